@@ -10,7 +10,7 @@ from satrap import launch
 from satrap.launch.folder.run_folder import RunFolder
 from tests.serve.followed import run_with_snapshots
 from tests.serve.requests import plain
-from tests.serve.served import COLUMNS, Served, frame, model_of, served, trained
+from tests.serve.served import COLUMNS, TOWERS, Served, frame, model_of, served, trained
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def snapshots(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that has left snapshots of some steps; all but the first are deltas."""
     return run_with_snapshots(tmp_path_factory.mktemp("followed"))
+
+
+@pytest.fixture(scope="session")
+def towers(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """The same of a model of vectors."""
+    return run_with_snapshots(tmp_path_factory.mktemp("towers"), TOWERS)
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ from tests.serve.served import RECIPE, frame
 from tests.support.snapshots import written_at_once
 
 
-def run_with_snapshots(folder: Path) -> RunFolder:
+def run_with_snapshots(folder: Path, recipe: str = RECIPE) -> RunFolder:
     """Train a run that leaves snapshots of some steps; all but the first are deltas."""
     frame().to_parquet(folder / "rows.parquet")
     every = ["checkpoint.every_steps=999", "checkpoint.delta_every_steps=2"]
-    (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
+    (folder / "books.yaml").write_text(recipe, encoding="utf-8")
     with written_at_once():
         launch.train(load(folder / "books.yaml", ["training.epochs=5", *every]), str(folder / "books"))
     return RunFolder.open(folder / "books")
@@ -90,7 +90,7 @@ def scores_of(series: Series, steps: list[int], rows: pd.DataFrame) -> dict[int,
     for step in steps:
         predictor = Predictor.load(series.place(step))
         data = read(rows, predictor.schema.without_labels(), batch_size=len(rows))
-        found[step] = predictor.predict_all(data)[:, 0]
+        found[step] = predictor.predict(data)[:, 0]
         predictor.close()
     return found
 

@@ -47,6 +47,11 @@ dense: {optimizer: {name: adam, lr: 0.01}}
 training: {mode: sync, epochs: 1}
 """
 
+TOWERS = RECIPE.replace(
+    "  - {name: rating, kind: regression}\n  - {name: mood, kind: multiclass, classes: [low, high]}\n", ""
+).replace("{name: dnn, hidden: [8]}", "{name: two_tower, item: [book, tags, price], hidden: [8], width: 5}")
+"""The same with a model of vectors, and one label."""
+
 COLUMNS = ["user", "book", "tags", "words", "time", "age", "price", "picture"]
 """What a request needs, in any order."""
 

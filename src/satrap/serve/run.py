@@ -321,6 +321,7 @@ def _introduction(folder: RunFolder, model: ServedModel, url: str, metrics: str 
         "rows": f"{sum(rows.values()):,} in {counted(len(rows), 'table')}, {size(model.stored()[0])}",
         "network": counted(model.weights(), "weight"),
         "scores": f"{url}/v1/score",
+        **({"vectors": f"{url}/v1/vectors/{' and '.join(model.towers)}"} if model.towers else {}),
         "protocol": f"{url}/v2/models/{model.name}  (Open Inference Protocol)",
         **({"metrics": f"http://{metrics}/metrics"} if metrics else {}),
         "try it": f"satrap request {arguments} | curl -sd @- {url}/v1/score",

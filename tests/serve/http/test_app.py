@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from satrap.config.keys.serving import ServingKeys
+from satrap.export import export_items
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.serve.loadtest.generator import stages_of
+from tests.serve.bodies import ARROW, stream
 from tests.serve.requests import assert_scores, plain
 from tests.serve.served import COLUMNS, Served, model_of, served
 
@@ -195,3 +199,105 @@ def test_live_and_ready_are_two_answers(server: Served) -> None:
         assert (server.ask("/live")[0], server.ask("/ready")[0]) == (200, 503)
     finally:
         server.application.draining = False
+
+
+@pytest.fixture(scope="module")
+def of_vectors(towers: RunFolder) -> Iterator[Served]:
+    with served(model_of(towers)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def exported(
+    towers: RunFolder, rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The vectors of `satrap export items`, by tower."""
+    folder, found = tmp_path_factory.mktemp("exported"), {}
+    rows.to_parquet(folder / "rows.parquet")
+    for tower in ("user", "item"):
+        output = folder / f"{tower}.parquet"
+        export_items(towers, output, [str(folder / "rows.parquet")], tower=tower)
+        found[tower] = np.array(pd.read_parquet(output)["vector"].to_list(), np.float32)
+    return found
+
+
+@pytest.mark.parametrize("tower", ["user", "item"])
+def test_vectors_in_every_protocol_are_those_of_the_export(
+    tower: str, of_vectors: Served, exported: dict[str, Any], rows: pd.DataFrame
+) -> None:
+    columns = of_vectors.scorer.model.towers[tower].columns
+    part, step, wanted = rows[columns], of_vectors.scorer.model.step, exported[tower]
+    status, answer = of_vectors.score({"items": plain(part), "step": step}, f"/v1/vectors/{tower}")
+    assert status == 200
+    assert (answer["model"], answer["step"]) == (f"books.{tower}", step)
+    found = np.array(answer["predictions"]["vector"], np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+    arrow = stream(pa.Table.from_pandas(part, preserve_index=False))
+    status, headers, body = of_vectors.ask(f"/v1/vectors/{tower}", arrow, ARROW)
+    assert (status, headers["satrap-step"]) == (200, str(step))
+    table = pa.ipc.open_stream(body).read_all()
+    assert table["vector"].type == pa.list_(pa.float32(), 5)
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), found)
+    shown = json.loads(of_vectors.ask("/v1/model")[2])["towers"]
+    assert list(shown[tower]) == columns
+
+
+def test_vectors_by_the_open_inference_protocol(
+    of_vectors: Served, exported: dict[str, Any], rows: pd.DataFrame
+) -> None:
+    """A tower is a model of its own; the price is given, since numbers of this protocol cannot be missing."""
+    about = json.loads(of_vectors.ask("/v2/models/books.item")[2])
+    assert [each["name"] for each in about["inputs"]] == ["book", "tags", "price"]
+    assert about["outputs"] == [{"name": "vector", "datatype": "FP32", "shape": [-1, -1]}]
+    row = int(np.flatnonzero(rows["price"].notna() & (rows["tags"].str.len() > 0))[0])
+    book, tags, price = rows.iloc[row][["book", "tags", "price"]]
+    inputs = [
+        {"name": "book", "datatype": "INT64", "shape": [1], "data": [int(book)]},
+        {"name": "tags", "datatype": "INT64", "shape": [1, len(tags)], "data": [int(tag) for tag in tags]},
+        {"name": "price", "datatype": "FP64", "shape": [1], "data": [price]},
+    ]
+    for binary in (False, True):
+        request = {"inputs": inputs, "parameters": {"binary_data_output": binary}}
+        body = json.dumps(request)
+        status, headers, content = of_vectors.ask("/v2/models/books.item/infer", body)
+        assert status == 200, content
+        length = int(headers.get("inference-header-content-length", len(content)))
+        answer = json.loads(content[:length])
+        [output] = answer["outputs"]
+        assert (answer["model_name"], output["shape"], output["datatype"]) == ("books.item", [1, 5], "FP32")
+        found = np.frombuffer(content[length:], "<f4") if binary else output["data"]
+        np.testing.assert_allclose(found, exported["item"][row], rtol=1e-6, atol=1e-6)
+
+
+def test_scores_and_vectors_that_wait_are_computed_apart(
+    of_vectors: Served, exported: dict[str, Any], rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_vectors.scorer, "_alone_seconds", 0)
+    model = of_vectors.scorer.model
+    asked = {"/v1/score": model.columns} | {
+        f"/v1/vectors/{tower}": served_.columns for tower, served_ in model.towers.items()
+    }
+    with ThreadPoolExecutor(16) as pool:
+        answers = pool.map(
+            lambda path: (path, *of_vectors.score({"items": plain(rows[asked[path]])}, path)), [*asked] * 8
+        )
+    for path, status, answer in answers:
+        assert status == 200
+        if path == "/v1/score":
+            scores = np.array(answer["predictions"]["clicked_probability"])
+            products = (exported["user"] * exported["item"]).sum(1)
+            assert np.argsort(scores).tolist() == np.argsort(products).tolist()
+        else:
+            tower = path.rpartition("/")[2]
+            np.testing.assert_allclose(answer["predictions"]["vector"], exported[tower], rtol=1e-6, atol=1e-6)
+
+
+def test_vectors_that_a_model_lacks_are_refused(server: Served, of_vectors: Served) -> None:
+    status, answer = server.score({"items": {}}, "/v1/vectors/user")
+    assert (status, answer["error"]["what"]) == (404, "model 'books' has no vectors")
+    status, answer = of_vectors.score({"items": {}}, "/v1/vectors/users")
+    assert (status, answer["error"]["fix"]) == (404, "did you mean 'user'? towers: user, item")
+    status, answer = of_vectors.score({"items": {"price": [3]}}, "/v1/vectors/user")
+    assert (status, answer["error"]["what"]) == (422, "column 'price' is unknown")
+    assert of_vectors.ask("/v2/models/books.users")[0] == 404
+    assert "towers" not in json.loads(server.ask("/v1/model")[2])

@@ -35,7 +35,7 @@ def test_the_context_is_that_of_the_first_row(server: Served, tmp_path: Path) ->
     table = frame(30, seed=4)[COLUMNS]
     table.to_parquet(tmp_path / "rows.parquet")
     model = server.scorer.model
-    columns = {name: model.kind_of(name) for name in model.columns}
+    columns = model.kinds()
     rows = rows_of([str(tmp_path / "rows.parquet")], columns)
     first, second, third = requests_of(rows, list(columns), items=10, count=9, context=["user", "tags"])
     values = plain(table)

@@ -1,4 +1,4 @@
-"""In-memory rows: pyarrow tables, DataFrames, dicts of arrays."""
+"""In-memory rows: Arrow tables, data frames, dicts of arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from satrap.data.formats.columns import as_array
+from satrap.data.formats.columns import as_array, library
+from satrap.data.formats.frames import frame_table
 from satrap.data.formats.indexed import IndexedPart, IndexedSource
 from satrap.errors import DataError
 
@@ -35,19 +36,20 @@ class MemorySource(IndexedSource):
 def to_table(values: Any) -> tuple[pa.Table, str] | None:
     """Return (table, name for messages) of an object in memory, or None for any other object.
 
-    Tables are pyarrow Tables and RecordBatches, pandas DataFrames, and dicts of columns (arrays or lists).
-    Raises `DataError` for columns of unequal length or mixed types.
+    Tables are dicts of columns (arrays or lists), data frames of pandas and polars, Arrow tables, and all
+    objects of `frame_table`. Raises `DataError` for columns of unequal length or mixed types.
     """
     if isinstance(values, pa.Table):
         return values, "pyarrow.Table"
     if isinstance(values, pa.RecordBatch):
         return pa.Table.from_batches([values]), "pyarrow.RecordBatch"
     if isinstance(values, Mapping):
-        return _from_columns(list(values.items()), "dict"), "dict"
-    if type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "columns"):
+        return table_of(list(values.items()), "dict"), "dict"
+    if library(values) == "pandas" and hasattr(values, "columns"):
         columns = [(str(name), values.iloc[:, i]) for i, name in enumerate(values.columns)]
-        return _from_columns(columns, "DataFrame"), "DataFrame"
-    return None
+        return table_of(columns, "DataFrame"), "DataFrame"
+    table = frame_table(values)
+    return None if table is None else (table, type(values).__name__)
 
 
 def _contiguous(columns: Sequence[Any]) -> list[Any]:
@@ -70,7 +72,8 @@ def _contiguous(columns: Sequence[Any]) -> list[Any]:
     return result
 
 
-def _from_columns(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
+def table_of(columns: Sequence[tuple[str, Any]], label: str) -> pa.Table:
+    """Return the table of some (name, values); `label` names it in the errors of `to_table`."""
     arrays: list[pa.Array] = []
     names = [name for name, _ in columns]
     for name, values in zip(names, _contiguous([values for _, values in columns]), strict=True):

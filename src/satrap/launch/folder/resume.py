@@ -11,7 +11,8 @@ from typing import Any
 
 from satrap.checkpoint import Series
 from satrap.checkpoint.files.storage import Storage
-from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.manifest import read_manifest, reading_settings
+from satrap.checkpoint.series import newest
 from satrap.checkpoint.snapshot import saved_settings
 from satrap.config import Recipe, load
 from satrap.config.keys.derive import fill
@@ -178,9 +179,19 @@ def trained_schema(plan: Checkpointing) -> Schema:
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
-    with reading_settings(series.place(step)):
-        storage = Storage(series.place(step))
-        return Schema.from_dict(saved_settings(storage, series.manifest(step))["schema"])
+    return _schema_at(series.place(step))
+
+
+def starting_schema(recipe: Recipe) -> Schema | None:
+    """Return the schema of the run that a new run starts with, see `WarmStart`; None without one."""
+    start = recipe.sections.training.warm_start
+    return None if start is None else _schema_at(newest(recipe.locate(start.url)))
+
+
+def _schema_at(place: str) -> Schema:
+    with reading_settings(place):
+        storage = Storage(place)
+        return Schema.from_dict(saved_settings(storage, read_manifest(storage))["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:

@@ -17,14 +17,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from satrap.config.keys.serving import ServingKeys
-from satrap.errors import SatrapError, TrainingError
+from satrap.errors import SatrapError, TrainingError, did_you_mean
 from satrap.serve.http.call import AsgiCall, ClientGoneError, Receive, Reply, Send, header
 from satrap.serve.http.errors import RequestError, status_of
 from satrap.serve.http.refusals import Refusals
 from satrap.serve.protocols import arrow, json, open_inference
 from satrap.serve.protocols.open_inference import BINARY_KIND, HEADER_LENGTH
 from satrap.serve.request_log import RequestLog
+from satrap.serve.scoring.model import ServedModel
 from satrap.serve.scoring.scorer import ScoredRequest, Scorer, check_step
+from satrap.serve.scoring.signature import Signature
 from satrap.serve.shadow import Shadow
 from satrap.serve.versions.pinning import Versions
 
@@ -36,6 +38,9 @@ TIMING = "Server-Timing"
 """Response header: milliseconds by stage, as in the W3C recommendation of the same name."""
 DEADLINE = "Satrap-Deadline-Ms"
 """Request header: how many milliseconds the request may wait to be scored."""
+
+VECTORS = "/v1/vectors/{tower}"
+"""Path of the vectors of a tower."""
 
 Endpoint = Callable[[Any, Receive, Send], Awaitable[None]]
 """An ASGI application."""
@@ -75,7 +80,7 @@ class Application:
         self._hot = {"/v1/score": score}
         self._others = Starlette(
             routes=[
-                Route("/v1/score", _Asgi(score), methods=["POST"]),
+                *(Route(path, _Asgi(score), methods=["POST"]) for path in ("/v1/score", VECTORS)),
                 *(
                     Route(f"{path}/infer", _Asgi(infer), methods=["POST"])
                     for path in (model, f"{model}/versions/{{step}}")
@@ -124,15 +129,20 @@ class Application:
         return "the server is shutting down" if self.draining else self._scorer.model.trouble()
 
     async def _score(self, call: AsgiCall) -> Reply:
-        """Answer POST /v1/score."""
+        """Answer POST /v1/score, or `VECTORS`."""
         try:
             return await self._answer(call, self._read_v1, self._write_v1)
         except SatrapError as error:
             return self._failed(error, json.write_error(error))
 
     def _read_v1(self, call: AsgiCall, body: bytes) -> Any:
-        protocol = arrow if _kind(call) == arrow.KIND else json
-        return protocol.read(body, self._scorer.model, max_items=self._limits.max_items), protocol
+        protocol, model = arrow if _kind(call) == arrow.KIND else json, self._scorer.model
+        if not call.params:
+            return protocol.read(body, model, max_items=self._limits.max_items), protocol
+        if (tower := call.params["tower"]) not in model.towers:
+            raise _unknown_tower(tower, model)
+        request = protocol.read(body, model.towers[tower], max_items=self._limits.max_items)
+        return replace(request, tower=tower), protocol
 
     def _write_v1(self, answer: ScoredRequest, protocol: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
         return protocol.write(answer), protocol.KIND, []
@@ -140,16 +150,17 @@ class Application:
     async def _infer(self, call: AsgiCall) -> Reply:
         """Answer an inference request of the Open Inference Protocol."""
         try:
-            self._check_model(call.params["name"])
+            self._named(call.params["name"])
             return await self._answer(call, self._read_v2, self._write_v2)
         except SatrapError as error:
             return self._failed(error, open_inference.write_error(error))
 
     def _read_v2(self, call: AsgiCall, body: bytes) -> Any:
+        model, tower = self._named(call.params["name"])
         request, tensors = open_inference.read(
-            body, call.header(_HEADER_LENGTH), self._scorer.model, max_items=self._limits.max_items
+            body, call.header(_HEADER_LENGTH), model, max_items=self._limits.max_items
         )
-        return replace(request, step=_asked_step(call.params)), tensors
+        return replace(request, step=_asked_step(call.params), tower=tower), tensors
 
     def _write_v2(self, answer: ScoredRequest, tensors: Any) -> tuple[bytes, str, list[tuple[bytes, bytes]]]:
         body, length = open_inference.write(answer, tensors)
@@ -175,13 +186,14 @@ class Application:
         start = perf_counter()
         written, kind, headers = write(answer, form)
         headers.append(header(STEP, str(answer.step)))
-        if self.log is not None and (name := self.log.add(request, answer, _request_id(call))):
+        scored = request.tower is None
+        if scored and self.log is not None and (name := self.log.add(request, answer, _request_id(call))):
             headers.append(header(REQUEST_ID, name))
         took = perf_counter() - start
         self.seconds["write"] += took
         headers.append(header(TIMING, _timing({"parse": parse, **answer.seconds, "write": took})))
         reply = Reply(written, kind, headers=headers)
-        if self.shadow is not None:  # called after the answer has been sent
+        if scored and self.shadow is not None:  # called after the answer has been sent
             kind = "" if call.params else _kind(call) or json.KIND
             kind = arrow.KIND if kind == arrow.KIND else kind and json.KIND
             reply.after = partial(self.shadow.offer, request, body, kind, answer)
@@ -241,11 +253,15 @@ class Application:
             )
         return min(seconds, self._limits.deadline)
 
-    def _check_model(self, name: str) -> None:
-        if name != (served := self._scorer.model.name):
-            raise RequestError(
-                404, f"model {name[:60]!r} is not served", fix=f"use the model name {served!r}"
-            )
+    def _named(self, name: str) -> tuple[Signature, str | None]:
+        """Return what is served under a model name, and its tower; None: scores."""
+        model = self._scorer.model
+        every: dict[str, tuple[Signature, str | None]] = {model.name: (model, None)}
+        every |= {served.name: (served, tower) for tower, served in model.towers.items()}
+        if name not in every:
+            names = " or ".join(map(repr, every))
+            raise RequestError(404, f"model {name[:60]!r} is not served", fix=f"use the model name {names}")
+        return every[name]
 
     async def _live(self, _: Request) -> Response:
         return PlainTextResponse("live")
@@ -266,16 +282,18 @@ class Application:
         return PlainTextResponse(self.stale or "ready", 503 if self.stale and fresh else 200)
 
     async def _describe(self, request: Request) -> Response:
-        """Answer GET /v1/model: the columns of a request and the predictions of an answer."""
+        """Answer GET /v1/model: the columns of requests and the predictions of an answer."""
         self._check_key(request)
         model = self._scorer.model
+        towers = model.towers
         return _json(
             {
                 "model": model.name,
                 "step": model.step,
                 "precision": model.precision,
-                "columns": {name: model.kind_of(name) for name in model.columns},
+                "columns": model.kinds(),
                 "predictions": model.outputs,
+                **({"towers": {tower: served.kinds() for tower, served in towers.items()}} if towers else {}),
                 "limits": {"items": self._limits.max_items, "bytes": self._limits.max_bytes},
             }
         )
@@ -285,12 +303,12 @@ class Application:
 
     async def _model_metadata(self, request: Request) -> Response:
         self._check_key(request)
-        self._check_model(request.path_params["name"])
+        model, _ = self._named(request.path_params["name"])
         check_step(_asked_step(request.path_params), self._scorer.model)
-        return _json(open_inference.model_metadata(self._scorer.model))
+        return _json(open_inference.model_metadata(model, self._scorer.model.step))
 
     async def _model_ready(self, request: Request) -> Response:
-        self._check_model(request.path_params["name"])
+        self._named(request.path_params["name"])
         check_step(_asked_step(request.path_params), self._scorer.model)
         return await self._ready(request)
 
@@ -308,6 +326,22 @@ class _Asgi:
 def _response(reply: Reply) -> Response:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.kind)
+
+
+def _unknown_tower(tower: str, model: ServedModel) -> RequestError:
+    towers = [*model.towers]
+    if not towers:
+        return RequestError(
+            404,
+            f"model {model.name!r} has no vectors",
+            why="it scores user and item together",
+            fix="serve a model of vectors, such as two_tower or sasrec",
+        )
+    return RequestError(
+        404,
+        f"tower {tower[:60]!r} is unknown",
+        fix=f"{did_you_mean(tower, towers)}towers: {', '.join(towers)}",
+    )
 
 
 def _asked_step(params: Mapping[str, str]) -> int | str | None:

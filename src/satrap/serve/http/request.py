@@ -26,12 +26,14 @@ class ScoreRequest:
         items: column -> one value per item: a list of JSON values, an array int64[items] or
             float64[items], or an Arrow array.
         step: the training step whose rows and network must compute the scores; None: any step.
+        tower: the tower whose vectors are requested; None: scores.
     """
 
     size: int
     context: Mapping[str, Any]
     items: Mapping[str, list[Any] | npt.NDArray[Any] | pa.Array]
     step: Any = None
+    tower: str | None = None
 
     def table(self, columns: Sequence[str]) -> pa.Table:
         """Return some columns as Arrow arrays.

@@ -13,8 +13,8 @@ from satrap.serve.http.errors import RequestError
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols.flatbuffer import is_compressed
 from satrap.serve.scoring.columns import check_count, check_names
-from satrap.serve.scoring.model import ServedModel
 from satrap.serve.scoring.scorer import ScoredRequest
+from satrap.serve.scoring.signature import Signature
 
 KIND = "application/vnd.apache.arrow.stream"
 
@@ -22,7 +22,7 @@ _WRONG = (pa.ArrowException, ValueError, OSError, TypeError, KeyError, MemoryErr
 """Errors that pyarrow raises for bytes that are not a stream."""
 
 
-def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
+def read(body: bytes, model: Signature, *, max_items: int) -> ScoreRequest:
     """Return the rows of a request: an Arrow stream with the model's columns.
 
     Raises:
@@ -70,10 +70,14 @@ def _every(messages: Any) -> Any:
 
 def write(answer: ScoredRequest) -> bytes:
     """Return the scores as a stream with one column per prediction; the schema's metadata has the step."""
-    model = answer.model
-    columns = [pa.array(column) for column in answer.scores.T]
-    metadata = {"model": model.name, "step": str(answer.step)}
-    return _packed(pa.Table.from_arrays(columns, model.outputs).replace_schema_metadata(metadata))
+    columns = {
+        name: pa.array(values)
+        if values.ndim == 1
+        else pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+        for name, values in answer.by_output().items()
+    }
+    metadata = {"model": answer.model.name, "step": str(answer.step)}
+    return _packed(pa.table(columns).replace_schema_metadata(metadata))
 
 
 def pack(request: ScoreRequest, columns: Sequence[str]) -> bytes:

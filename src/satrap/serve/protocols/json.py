@@ -11,8 +11,8 @@ from satrap.serve.http.errors import RequestError
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols.json_numbers import LEAST_BYTES, scanned
 from satrap.serve.scoring.columns import to_request
-from satrap.serve.scoring.model import ServedModel
 from satrap.serve.scoring.scorer import ScoredRequest
+from satrap.serve.scoring.signature import Signature
 
 KIND = "application/json"
 KEYS = ("context", "items", "step")
@@ -31,7 +31,7 @@ def loads(body: bytes) -> Any:
         ) from error
 
 
-def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
+def read(body: bytes, model: Signature, *, max_items: int) -> ScoreRequest:
     """Return the rows of a request.
 
     The body is an object. `items` has a list of values for each column, one per item, or it is a list of
@@ -61,13 +61,9 @@ def read(body: bytes, model: ServedModel, *, max_items: int) -> ScoreRequest:
 
 
 def write(answer: ScoredRequest) -> bytes:
-    """Return the scores as JSON: the model's name and step, and one list of numbers for each prediction."""
-    model = answer.model
-    columns = answer.scores.T.copy()  # orjson writes C-contiguous arrays only
-    scores = dict(zip(model.outputs, columns, strict=True))
-    return orjson.dumps(
-        {"model": model.name, "step": answer.step, "predictions": scores}, option=orjson.OPT_SERIALIZE_NUMPY
-    )
+    """Return the scores as JSON: the model's name and step, and one list of values for each prediction."""
+    content = {"model": answer.model.name, "step": answer.step, "predictions": answer.by_output()}
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def write_error(error: SatrapError) -> bytes:

@@ -15,7 +15,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -24,8 +23,8 @@ from satrap.serve.http.errors import RequestError
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols import json
 from satrap.serve.scoring.columns import check_count, check_names
-from satrap.serve.scoring.model import ServedModel
 from satrap.serve.scoring.scorer import ScoredRequest
+from satrap.serve.scoring.signature import Signature
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """HTTP header: length of the JSON part of a body with binary tensors after it."""
@@ -69,11 +68,11 @@ def server_metadata(version: str) -> dict[str, Any]:
     return {"name": "satrap", "version": version, "extensions": ["binary_tensor_data"]}
 
 
-def model_metadata(model: ServedModel) -> dict[str, Any]:
+def model_metadata(model: Signature, step: int) -> dict[str, Any]:
     """Return the answer to GET /v2/models/NAME; requests may also send ids as integers."""
     return {
         "name": model.name,
-        "versions": [str(model.step)],
+        "versions": [str(step)],
         "platform": "satrap",
         "inputs": [
             {
@@ -84,13 +83,18 @@ def model_metadata(model: ServedModel) -> dict[str, Any]:
             for name in model.columns
         ],
         "outputs": [
-            {"name": name, "datatype": _FLOATS[model.score_bytes], "shape": [-1]} for name in model.outputs
+            {
+                "name": name,
+                "datatype": _FLOATS[model.score_bytes],
+                "shape": [-1, -1] if model.vectors else [-1],
+            }
+            for name in model.outputs
         ],
     }
 
 
 def read(
-    body: bytes, header_length: str | None, model: ServedModel, *, max_items: int
+    body: bytes, header_length: str | None, model: Signature, *, max_items: int
 ) -> tuple[ScoreRequest, OutputRequest]:
     """Return the rows of a request, and the requested form of its answer.
 
@@ -241,7 +245,7 @@ def _from_binary(data: memoryview, kind: str, name: str) -> pa.Array:
     return pa.array(texts, pa.large_binary())
 
 
-def _wanted(request: Mapping[str, Any], model: ServedModel) -> OutputRequest:
+def _wanted(request: Mapping[str, Any], model: Signature) -> OutputRequest:
     binary = bool((request.get("parameters") or {}).get("binary_data_output"))
     requested = request.get("outputs") or [{"name": name} for name in model.outputs]
     outputs: dict[str, bool] = {}
@@ -260,17 +264,21 @@ def _wanted(request: Mapping[str, Any], model: ServedModel) -> OutputRequest:
 
 def write(answer: ScoredRequest, wanted: OutputRequest) -> tuple[bytes, int | None]:
     """Return the body of an answer, and the length of its JSON part if binary tensors follow."""
-    model, binary, outputs = answer.model, list[bytes](), list[dict[str, Any]]()
+    values, binary, outputs = answer.by_output(), list[bytes](), list[dict[str, Any]]()
     for name, in_binary in wanted.outputs.items():
-        scores: npt.NDArray[Any] = np.ascontiguousarray(answer.scores[:, model.outputs.index(name)])
-        output: dict[str, Any] = {"name": name, "datatype": _FLOATS[scores.itemsize], "shape": [len(scores)]}
+        scores = values[name]
+        output: dict[str, Any] = {"name": name, "datatype": _FLOATS[scores.itemsize], "shape": scores.shape}
         if in_binary:
             binary.append(scores.tobytes())
             output["parameters"] = {"binary_data_size": scores.nbytes}
         else:
-            output["data"] = scores
+            output["data"] = scores.reshape(-1)
         outputs.append(output)
-    head: dict[str, Any] = {"model_name": model.name, "model_version": str(answer.step), "outputs": outputs}
+    head: dict[str, Any] = {
+        "model_name": answer.model.name,
+        "model_version": str(answer.step),
+        "outputs": outputs,
+    }
     if wanted.id is not None:
         head["id"] = wanted.id
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)

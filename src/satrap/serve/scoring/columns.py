@@ -10,14 +10,14 @@ import numpy as np
 from satrap.errors import did_you_mean
 from satrap.serve.http.errors import RequestError
 from satrap.serve.http.request import CONTEXT, ITEMS, ScoreRequest, kind_of
-from satrap.serve.scoring.model import ServedModel
+from satrap.serve.scoring.signature import Signature
 
 _LISTS = {list, np.ndarray}
 SHOWN = 12
 """Maximum number of column names in an error."""
 
 
-def to_request(model: ServedModel, context: Mapping[str, Any], items: Any, *, max_items: int) -> ScoreRequest:
+def to_request(model: Signature, context: Mapping[str, Any], items: Any, *, max_items: int) -> ScoreRequest:
     """Return a request with the model's columns.
 
     Args:
@@ -46,7 +46,7 @@ def to_request(model: ServedModel, context: Mapping[str, Any], items: Any, *, ma
     return ScoreRequest(count, context, by_column)
 
 
-def check_names(model: ServedModel, names: Sequence[str]) -> None:
+def check_names(model: Signature, names: Sequence[str]) -> None:
     """Raise `RequestError` for an unknown or missing column."""
     known, given = model.known, set(names)
     if known == given:
@@ -58,7 +58,7 @@ def check_names(model: ServedModel, names: Sequence[str]) -> None:
             raise RequestError(
                 422,
                 f"column {name!r} is unknown",
-                why="the model was trained without this column; ignoring it would hide a misspelled name",
+                why="the model does not read this column; ignoring it would hide a misspelled name",
                 fix=f"{did_you_mean(name, missing or model.columns, cutoff=0.5)}the model's columns: {shown}",
             )
     for name in model.columns:
@@ -84,7 +84,7 @@ def check_count(count: int, max_items: int) -> None:
         )
 
 
-def _by_column(model: ServedModel, context: Mapping[str, Any], items: Sequence[Any]) -> dict[str, list[Any]]:
+def _by_column(model: Signature, context: Mapping[str, Any], items: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the columns of a list of items; each item must have all columns that the context lacks."""
     for number, item in enumerate(items, 1):
         if not isinstance(item, Mapping):

@@ -1,41 +1,50 @@
-"""The served model: the rows and the network of one training step, and the columns of its requests."""
+"""The served model: the rows and the network of one training step, and the vectors of its towers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from time import perf_counter, time
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from satrap.batch import Runs
+from satrap.batch import EmbeddedBatch, Runs
 from satrap.checkpoint.files.storage import Storage
 from satrap.checkpoint.manifest import Manifest
-from satrap.data.encode.encoder import MISSING, needed_columns
+from satrap.data.encode.encoder import MISSING
+from satrap.dense.compute.precision import computed
 from satrap.embedding.runs import RunEmbeddings
 from satrap.errors import SatrapError
 from satrap.exchange import LocalExchange
 from satrap.exchange.lookup import Array, LookupRequest
 from satrap.models.layers.linear import pack
-from satrap.schema import Schema, Vector
+from satrap.pairs import TwoTowers
+from satrap.runtime.user_code import blaming
+from satrap.schema import Vector
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.protocols.json_numbers import scanned
-from satrap.serve.scoring.encoder import RequestEncoder
 from satrap.serve.scoring.precision import compute_in
+from satrap.serve.scoring.signature import Signature
 from satrap.serve.versions.history import VersionHistory
 from satrap.serve.versions.overlay import Overlay
 from satrap.serve.versions.update import Update
 from satrap.store.statistics import TierStatistics
 from satrap.train import Predictor
+from satrap.train.ranking.tower_vectors import TowerVectors
 from satrap.train.step.loss import prediction_names
 
 Scores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+VECTOR = "vector"
+"""Name of the output of a tower."""
 
 
 @dataclass(slots=True)
@@ -51,7 +60,7 @@ class StageSeconds:
         return {"encode": self.encode, "lookup": self.lookup, "network": self.network}
 
 
-class ServedModel:
+class ServedModel(Signature):
     """Scores requests with the rows and the network of one training step; one thread scores at a time.
 
     `prepare` reads later versions of the same run in another thread. `apply` swaps them in for the next
@@ -70,12 +79,10 @@ class ServedModel:
     Attributes:
         step: training step of the served version.
         version, published: the arguments, or the values of the last update.
-        columns, known: names of the columns that each request must have, in order and as a set.
-        precision: the argument.
-        numbers: the columns that hold numbers.
-        lists: the columns that hold several values.
         outputs: names of the predictions, one for each output of the network.
-        score_bytes: bytes of each score: 8 if a label is a number, else 4.
+        score_bytes: 8 if a label is a number, else 4.
+        precision: the argument.
+        towers: the towers of a model that compares vectors, by name; empty for other models.
         seconds: time spent so far.
         history: the versions for `back_to`.
         held: whether `fold` is paused, so that another thread may read the history; only the scoring thread
@@ -89,6 +96,7 @@ class ServedModel:
     """
 
     remote = False
+    towers: Mapping[str, ServedTower] = MappingProxyType({})
 
     def __init__(
         self,
@@ -102,16 +110,12 @@ class ServedModel:
         keep_bytes: int = 1 << 28,
     ) -> None:
         self._exchange = LocalExchange.of(predictor.exchange)
-        self.name, self.step, self._predictor = name, predictor.step, predictor
+        self.step, self._predictor = predictor.step, predictor
         self._exchange.warm = True
-        schema = Schema((), predictor.schema.features, salt=predictor.schema.salt)
-        self._encoder = RequestEncoder(schema, missing)
-        ids, self.numbers = needed_columns(schema)
-        self.lists = set(_list_columns(schema))
-        self.columns = [*ids, *(name for name in self.numbers if name not in ids)]
-        self.known = frozenset(self.columns)
-        self.outputs = [name for label in predictor.schema.labels for name in prediction_names(label)]
-        self.score_bytes = 8 if any(label.kind == "regression" for label in predictor.schema.labels) else 4
+        schema, labels = predictor.schema.without_labels(), predictor.schema.labels
+        outputs = [name for label in labels for name in prediction_names(label)]
+        whole = any(label.kind == "regression" for label in labels)
+        super().__init__(name, schema, missing, outputs, 8 if whole else 4)
         self.seconds = StageSeconds()
         self.version = version
         self.published = time() if published is None else published
@@ -125,20 +129,24 @@ class ServedModel:
         compute_in(precision, predictor)
         pack(predictor.model)
         self._embeddings = RunEmbeddings(predictor.plan, predictor.embeddings)
+        if isinstance(predictor.model, TwoTowers):
+            towers = predictor.model.tower_features
+            self.towers = {tower: ServedTower(self, predictor, tower, missing) for tower in towers}
         self._warm()
 
     def _warm(self) -> None:
         """Score made-up rows, so that the first requests do not wait for compilation."""
         features = self._predictor.schema.features.items()
         vectors = {f.column or name: [0.0] * f.dim for name, f in features if isinstance(f, Vector)}
-        for value in (1, "1", None):
+        every: list[ServedModel | ServedTower] = [self, *self.towers.values()]
+        for served, value in product(every, (1, "1", None)):
             items: dict[str, list[Any]] = {
-                name: [[value] if name in self.lists else value] * 2 for name in self.columns
+                name: [[value] if name in self.lists else value] * 2 for name in served.columns
             }
-            items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in self.numbers}
-            items |= {name: [zeros] * 2 for name, zeros in vectors.items()}
+            items |= {name: [[1.5] if name in self.lists else 1.5] * 2 for name in served.numbers}
+            items |= {name: [zeros] * 2 for name, zeros in vectors.items() if name in served.known}
             with suppress(SatrapError):  # the value may be invalid for a column
-                self.score(self.encode([ScoreRequest(2, {}, items)]))
+                served.score(served.encode([ScoreRequest(2, {}, items)]))
         scanned(b'{"items":{"a":[1],"b":[1.5]}}')
         self.seconds = StageSeconds()
         self._exchange.telemetry.start_anew()
@@ -149,22 +157,39 @@ class ServedModel:
         Raises:
             DataError: a value is invalid; the error names its row and column.
         """
+        return self.encoded(self, requests)
+
+    def encoded(self, signature: Signature, requests: Sequence[ScoreRequest]) -> Runs:
+        """Return requests with the columns of a signature as `encode` does."""
         start = perf_counter()
-        runs = self._encoder.runs(requests)
+        runs = signature.encoder.runs(requests)
         self.seconds.encode += perf_counter() - start
         return runs
 
     def score(self, runs: Runs) -> Scores:
         """Return the predictions of rows [size, outputs]: float64 if a label is a number, else float32."""
+        return self.computed(self._embeddings, runs, self._predictor.predicted)
+
+    def computed(
+        self, embeddings: RunEmbeddings, runs: Runs, compute: Callable[[EmbeddedBatch], Scores]
+    ) -> Scores:
+        """Look the rows of ids up, and return what is computed from their vectors."""
         start = perf_counter()
-        ticket = self._embeddings.ticket(runs)
+        ticket = embeddings.ticket(runs)
         rows = self._rows(ticket.lookups.requests)
         looked_up = perf_counter()
         with torch.inference_mode():
-            scores = self._predictor.predicted(self._embeddings.embed(ticket, rows))
+            scores = compute(embeddings.embed(ticket, rows))
         self.seconds.lookup += looked_up - start
         self.seconds.network += perf_counter() - looked_up
         return scores
+
+    def vectors_of(self, tower: str, batch: EmbeddedBatch) -> Scores:
+        """Return the vectors of a tower, float32[size, width]."""
+        towers, place = cast(TwoTowers, self._predictor.model), self._predictor.embeddings.device
+        with blaming(f"tower_vectors of {type(towers).__name__} failed"):
+            made = computed(lambda: towers.tower_vectors(tower, batch), self.precision, place)
+        return made.float().cpu().numpy()
 
     def _rows(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of unique ids, float32[ids, dim] for each request."""
@@ -249,11 +274,6 @@ class ServedModel:
         statistics = self._predictor.statistics()
         return {table: (ids, statistics.unseen[table]) for table, ids in statistics.peeked.items()}
 
-    def kind_of(self, column: str) -> str:
-        """Return the kind of values in a column, as words for users."""
-        kind = "number" if column in self.numbers else "id"
-        return f"list of {kind}s" if column in self.lists else kind
-
     def close(self) -> None:
         """Release the rows."""
         if self._overlay is not None:
@@ -261,9 +281,28 @@ class ServedModel:
         self._predictor.close()
 
 
-def _list_columns(schema: Schema) -> Iterator[str]:
-    for name, feature in schema.features.items():
-        if isinstance(feature, Vector) or feature.sequence or getattr(feature, "multi", False):
-            yield feature.column or name
-            if weights := getattr(feature, "weights", None):
-                yield weights
+class ServedTower(Signature):
+    """The vectors of one tower of a served model, from the same rows and network as its scores.
+
+    Args:
+        model: the served model.
+        predictor: its predictor.
+        tower: name of the tower, which follows a dot in the name for clients: NAME.TOWER.
+        missing: texts that mean "missing", as in training.
+    """
+
+    vectors = True
+
+    def __init__(self, model: ServedModel, predictor: Predictor, tower: str, missing: Sequence[str]) -> None:
+        part = TowerVectors(predictor, tower)
+        super().__init__(f"{model.name}.{tower}", part.schema, missing, [VECTOR], 4)
+        self._model, self._tower = model, tower
+        self._embeddings = RunEmbeddings(part.plan, part.embeddings)
+
+    def encode(self, requests: Sequence[ScoreRequest]) -> Runs:
+        """See `ServedModel.encode`."""
+        return self._model.encoded(self, requests)
+
+    def score(self, runs: Runs) -> Scores:
+        """Return the vectors of rows, float32[size, width]."""
+        return self._model.computed(self._embeddings, runs, partial(self._model.vectors_of, self._tower))

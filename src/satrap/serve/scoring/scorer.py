@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeVar
 
+import numpy as np
+
 from satrap.errors import ConfigError, SatrapError
 from satrap.serve.http.errors import RequestError
 from satrap.serve.http.request import ScoreRequest
 from satrap.serve.scoring.model import Scores, ServedModel
+from satrap.serve.scoring.signature import Signature
 
 T = TypeVar("T")
 
@@ -27,20 +30,25 @@ JOINED_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ScoredRequest:
-    """The scores of a request.
+    """The scores of a request, or the vectors of its rows.
 
     Args:
-        model: the model that scored the request.
+        model: the columns of the request, and the names of the scores.
         step: training step of the scores.
-        scores: [rows, outputs].
+        scores: [rows, outputs]; of a tower, float32[rows, width].
         seconds: stage -> time: "wait" is the request's own time in the queue; the other stages are times of
             its whole batch.
     """
 
-    model: ServedModel
+    model: Signature
     step: int
     scores: Scores
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def by_output(self) -> dict[str, Scores]:
+        """Return output -> its values: [rows], or the vectors [rows, width]."""
+        columns = (self.scores,) if self.model.vectors else self.scores.T
+        return dict(zip(self.model.outputs, map(np.ascontiguousarray, columns), strict=True))
 
 
 @dataclass(eq=False, slots=True)
@@ -175,7 +183,7 @@ class Scorer:
             ConfigError: the model has other columns or predictions, so waiting requests could not be scored.
         """
         old = self.model
-        if (model.columns, model.outputs) != (old.columns, old.outputs):
+        if (model.columns, model.outputs, [*model.towers]) != (old.columns, old.outputs, [*old.towers]):
             raise ConfigError(
                 f"step {model.step} has another schema than step {old.step}",
                 why="queued requests for the old columns and predictions would not fit the new schema",
@@ -263,24 +271,28 @@ class Scorer:
                     due.append(job)
                 except RequestError as error:
                     results.append((job, error))
-        return results + self._scored(due) if due else results
+        for tower in dict.fromkeys(job.request.tower for job in due):
+            results += self._scored([job for job in due if job.request.tower == tower], tower)
+        return results
 
-    def _scored(self, jobs: Sequence[_ScoringJob]) -> list[tuple[_ScoringJob, ScoredRequest | BaseException]]:
+    def _scored(
+        self, jobs: Sequence[_ScoringJob], tower: str | None
+    ) -> list[tuple[_ScoringJob, ScoredRequest | BaseException]]:
         """Score requests together; if that fails, score each alone, so that only the bad one fails."""
         model, requests, begun = self.model, [job.request for job in jobs], perf_counter()
-        before = model.seconds.by_stage()
-        scores, error = tried(lambda: model.score(model.encode(requests)))
+        before, asked = model.seconds.by_stage(), model if tower is None else model.towers[tower]
+        scores, error = tried(lambda: asked.score(asked.encode(requests)))
         if scores is None:
             assert error is not None
             if len(jobs) > 1:
-                return [result for job in jobs for result in self._scored([job])]
+                return [result for job in jobs for result in self._scored([job], tower)]
             self.statistics.failed += 1
             return [(jobs[0], error)]
         results: list[tuple[_ScoringJob, ScoredRequest | BaseException]] = []
         start, took = 0, {stage: s - before[stage] for stage, s in model.seconds.by_stage().items()}
         for job in jobs:
             part = scores[start : start + job.request.size]
-            results.append((job, ScoredRequest(model, model.step, part, {"wait": begun - job.begun, **took})))
+            results.append((job, ScoredRequest(asked, model.step, part, {"wait": begun - job.begun, **took})))
             start += job.request.size
         self._row_seconds = (perf_counter() - begun) / start
         self.statistics.requests += len(jobs)

@@ -54,6 +54,8 @@ class TowerVectors:
 
     Attributes:
         schema: the features of the tower.
+        plan: turns batches of these features into requests for rows.
+        embeddings: turns rows into the input of `tower_vectors`.
 
     Raises:
         ConfigError: the model has no towers, or none of that name.
@@ -72,15 +74,15 @@ class TowerVectors:
         used = {self.schema.table_of(name) for name in self.schema.categorical}
         groups = [group for group in predictor.exchange.groups if used.intersection(group.tables)]
         device = predictor.embeddings.device
-        self._plan, self._embeddings = embeddings_of(predictor.exchange, self.schema, groups, device)
+        self.plan, self.embeddings = embeddings_of(predictor.exchange, self.schema, groups, device)
         predictor.model.eval()
 
     def __call__(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return float32[batch.size, width] of samples with the features of the tower."""
-        ticket = self._plan.ticket(batch)
+        ticket = self.plan.ticket(batch)
         rows = self._exchange.lookup(ticket.requests, create=False).result()
         with torch.no_grad():
-            embedded = self._embeddings.embed(ticket, self._embeddings.rows(rows))
+            embedded = self.embeddings.embed(ticket, self.embeddings.rows(rows))
             vectors = self._model.tower_vectors(self._tower, embedded).float().cpu().numpy()
         return np.ascontiguousarray(vectors)
 

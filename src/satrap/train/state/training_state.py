@@ -42,6 +42,7 @@ class TrainingState:
         best: its best weights so far.
         fitting: whether a `fit` is running.
         stopping: whether a stop was requested; the end of `fit` resets it.
+        started: whether the initial rows of tables were loaded, or rows restored.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class TrainingState:
         self.predictor, self.dense, self.control = predictor, dense, control
         self.schedule, self._arguments = schedule, arguments
         self.model, self.exchange, self.workers = predictor.model, predictor.exchange, predictor.workers
-        self.fitting = self.stopping = self._seeded = self._started = False
+        self.fitting = self.stopping = self._seeded = self.started = False
         self.begin()
 
     def begin(
@@ -87,9 +88,9 @@ class TrainingState:
 
     def start_rows(self, load: Callable[[], object]) -> None:
         """Load the initial rows of tables, unless they were loaded or rows were restored."""
-        if not self._started:
+        if not self.started:
             self._on_rows("loading the initial rows", load)
-        self._started = True
+        self.started = True
 
     def settle(self, stage: str) -> None:
         """Wait until all workers are here and all their updates are applied; then networks are equal."""
@@ -158,7 +159,7 @@ class TrainingState:
         checkpoint, each holder of rows loads its own from it, with all state that is needed to continue
         exactly. For `follow` and `feed` see `RowSource.read`.
         """
-        self._started = True
+        self.started = True
         with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             settings = checkpoint.settings

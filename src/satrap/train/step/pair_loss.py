@@ -235,7 +235,7 @@ def comparing(
     item = compared(model, settings)
     catalogue = None
     if settings.counts_items and isinstance(data, Dataset):
-        catalogue = Catalogue.of(data, item, getattr(model, "trained_events", {}))
+        catalogue = Catalogue.of(data, item, getattr(model, "trained_events", None))
     elif settings.counts_items:
         raise ConfigError(
             f"loss {settings.name} with negatives or logq needs rows that can be read twice",
