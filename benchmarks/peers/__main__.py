@@ -122,7 +122,7 @@ def main() -> None:
         results[name] = measured | {"load": round(os.getloadavg()[0], 1)}  # of all programs, these among them
         write(path.parent, parameters, results, path)
         print(page.row(results[name]), flush=True)
-    print(f"\nraw figures: {path}\n\n{page.table(path.resolve())}")
+    print(f"\nraw figures: {path}\n\n{page.table(path)}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def table(path: Path) -> str:
     intro = (
         f"{kept['date'][:10]}, {machine['cores']} cores of an {machine['processor']}, {state}; PyTorch "
         f"{machine['packages']['torch']}, {parameters['turns']} turns of each side "
-        f"([raw figures](../{path.relative_to(ROOT).as_posix()}))."
+        f"([raw figures]({os.path.relpath(path, PAGE.parent)}))."
     )
     return "\n".join([intro, "", HEAD, *map(row, kept["results"].values())]) + "\n"
 
