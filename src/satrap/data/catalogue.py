@@ -150,15 +150,20 @@ def _with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:
     return Batch(len(ids[key].values), ids)
 
 
+def counting(batch: Batch, key: str) -> npt.NDArray[np.int64]:
+    """Return the positions of rows that have an item and, if there is a label, label 1."""
+    keep = batch.ids[key].values != MISSING_ID
+    if batch.labels is not None:
+        keep &= batch.labels[:, 0] > 0
+        if batch.label_mask is not None:
+            keep &= batch.label_mask[:, 0]
+    return np.flatnonzero(keep)
+
+
 def _positive(rows: Dataset, key: str) -> Iterator[Batch]:
     """Yield the rows that have an item and, if there is a label, label 1."""
     for batch in rows.batches():
-        keep = batch.ids[key].values != MISSING_ID
-        if batch.labels is not None:
-            keep &= batch.labels[:, 0] > 0
-            if batch.label_mask is not None:
-                keep &= batch.label_mask[:, 0]
-        yield take_rows(batch, np.flatnonzero(keep))
+        yield take_rows(batch, counting(batch, key))
 
 
 def _widened(items: Batch, part: Schema, whole: Schema) -> Batch:

@@ -15,9 +15,9 @@ from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.data import Dataset
 from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
 from satrap.data.catalogue import Catalogue
-from satrap.errors import ConfigError, DataError
+from satrap.errors import DataError
 from satrap.metrics.reservoir import mix
-from satrap.pairs import key_of_items
+from satrap.pairs import check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
 from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
@@ -30,9 +30,6 @@ ROWS = 1 << 13
 
 SCORES = 1 << 24
 """Most scores in memory at once, but at least all scores of one sample."""
-
-ID_SETTINGS = ("buckets", "vocabulary")
-"""Settings, besides the table, that decide the ids of a feature."""
 
 
 class RankedItems(NamedTuple):
@@ -50,19 +47,8 @@ def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> No
     The model must have towers, a feature must identify items, and `ranking.exclude` must name items.
     """
     key = key_of_items(schema, towers_of(model).tower_features["item"])
-    name = ranking.exclude
-    if name is not None and (
-        schema.table_of(name) != schema.table_of(key)
-        or any(
-            getattr(schema.categorical[name], each) != getattr(schema.categorical[key], each)
-            for each in ID_SETTINGS
-        )
-    ):
-        raise ConfigError(
-            f"exclude names feature {name!r}, which does not have the ids of items",
-            why=f"{key!r} identifies the items, and both must use the same table, buckets and vocabulary",
-            fix=f"set table of feature {name!r} to {schema.table_of(key)}, or remove exclude",
-        )
+    if ranking.exclude is not None:
+        check_ids_of_items(schema, key, ranking.exclude, "exclude")
 
 
 def items_of(

@@ -15,12 +15,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from satrap.batch import Batch, EmbeddedBatch, Ids, Jagged
-from satrap.data.catalogue import Catalogue, seeded_by
+from satrap.data.batch_rows import concat_rows, take_jagged, take_rows
+from satrap.data.catalogue import Catalogue, counting, seeded_by
 from satrap.data.dataset import Dataset
 from satrap.dense import WorkerGroup
-from satrap.errors import ConfigError, TrainingError
+from satrap.errors import ConfigError, TrainingError, did_you_mean
 from satrap.losses import PairLoss, SampledSoftmax
-from satrap.pairs import Pairs, TwoTowers, key_of_items
+from satrap.models.retrieval.next_item import NextItem
+from satrap.pairs import Pairs, TwoTowers, check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -81,12 +83,27 @@ class ComparingLoss:
 
     def with_candidates(self, batch: Batch, epoch: int) -> Batch:
         """Set the items that a batch is compared with, in addition to its own; return the batch."""
-        if self._catalogue is None:
-            batch.candidates = _no_items(self._schema, self._item)
-        else:
+        settings, others = self._settings, list[Batch]()
+        if settings.negatives:
+            assert self._catalogue is not None
             random = seeded_by(batch, self._key, self._seed, epoch)
-            batch.candidates = self._catalogue.draw(self._settings.negatives, self._settings.power, random)
+            others.append(self._catalogue.draw(settings.negatives, settings.power, random))
+        if settings.listed is not None:
+            others.append(self._listed(batch, settings.listed))
+        batch.candidates = concat_rows(others or [_no_items(self._schema, self._item)])
         return batch
+
+    def _listed(self, batch: Batch, feature: str) -> Batch:
+        """Return the items that the rows of a batch list."""
+        ids = take_jagged(batch.ids[feature], counting(batch, self._key)).values
+        ids = ids[ids != MISSING_ID]
+        if len(self._item) == 1:
+            width = self._schema.numeric_width
+            numeric = np.zeros((len(ids), width), np.float32) if width else None
+            return Batch(len(ids), {self._key: Jagged(ids)}, numeric)
+        assert self._catalogue is not None
+        places = self._catalogue.find(ids)
+        return take_rows(self._catalogue.items, places[places >= 0])
 
     def __call__(self, output: object, batch: EmbeddedBatch) -> Tensor:
         """Return the loss over the pairs of a batch, weighted by its labels and weights.
@@ -232,28 +249,52 @@ def comparing(
         ConfigError: the model compares no vectors, or the data cannot be read twice.
         DataError: no row has an item.
     """
-    item = compared(model, settings)
-    catalogue = None
-    if settings.counts_items and isinstance(data, Dataset):
+    item = compared(model, schema, settings)
+    catalogue, completed = None, settings.listed is not None and len(item) > 1
+    if (settings.counts_items or completed) and isinstance(data, Dataset):
         catalogue = Catalogue.of(data, item, getattr(model, "trained_events", {}))
-    elif settings.counts_items:
+    elif settings.counts_items or completed:
+        with_ = "negatives or logq" if settings.counts_items else "listed items of several features"
         raise ConfigError(
-            f"loss {settings.name} with negatives or logq needs rows that can be read twice",
+            f"loss {settings.name} with {with_} needs rows that can be read twice",
             why="the items of the training rows are counted before training begins",
-            fix="read files or tables, or set negatives: 0 and logq: false",
+            fix="read files or tables, or set negatives: 0 and logq: false"
+            if settings.counts_items
+            else "read files or tables, or give items one feature",
         )
     return ComparingLoss(settings, schema, item, catalogue, group, seed)
 
 
-def compared(model: nn.Module, settings: PairLoss) -> Sequence[str]:
-    """Return the features of the items that a model compares; `ConfigError` if it compares no vectors."""
+def compared(model: nn.Module, schema: Schema, settings: PairLoss) -> Sequence[str]:
+    """Return the features of the items that a model compares.
+
+    Raises `ConfigError` if it compares no vectors, or if the listed items are not of its items.
+    """
     if not isinstance(model, TwoTowers):
         raise ConfigError(
             f"loss {settings.name} needs a model that compares vectors, and {type(model).__name__} has none",
             why="the loss compares the vector of a query with the vectors of other items",
             fix="use two_tower or sasrec, or remove the loss",
         )
-    return model.tower_features["item"]
+    item = model.tower_features["item"]
+    if settings.listed is not None:
+        _check_listed(settings.listed, model, schema, item)
+    return item
+
+
+def _check_listed(name: str, model: TwoTowers, schema: Schema, item: Sequence[str]) -> None:
+    if name not in schema.categorical:
+        raise ConfigError(
+            f"listed names {name!r}, which is not a categorical feature",
+            fix=f"{did_you_mean(name, schema.categorical)}features: {', '.join(schema.categorical)}",
+        )
+    check_ids_of_items(schema, key_of_items(schema, item), name, "listed")
+    if not isinstance(model, NextItem) and name in model.tower_features["user"]:
+        raise ConfigError(
+            f"listed names {name!r}, which is also a feature of the user",
+            why="the network would learn that the right item is none of the listed ones",
+            fix=f"give the model the features of the user without {name}: user: [...]",
+        )
 
 
 def as_pairs(output: object) -> Pairs:
