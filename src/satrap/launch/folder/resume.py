@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from satrap.checkpoint import Series
-from satrap.checkpoint.files.storage import Storage
+from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.snapshot import saved_settings
 from satrap.config import Recipe, load
@@ -179,8 +179,7 @@ def trained_schema(plan: Checkpointing) -> Schema:
     step = series.latest()
     assert step is not None
     with reading_settings(series.place(step)):
-        storage = Storage(series.place(step))
-        return Schema.from_dict(saved_settings(storage, series.manifest(step))["schema"])
+        return Schema.from_dict(saved_settings(open_chain(series.place(step)))["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:
