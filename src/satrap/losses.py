@@ -86,7 +86,8 @@ class SampledSoftmax(PairLoss):
     Args:
         temperature: divides all scores, > 0; default 1. For vectors of length 1, 0.05 to 0.1.
         logq: correct for the frequency of items; default False. Training then counts the items of the
-            training rows before it begins.
+            training rows before it begins. In a stream, it estimates their frequency from the batches so far,
+            see `satrap.train.step.item_rates.ItemRates`.
     """
 
     name: ClassVar[str] = "sampled_softmax"

@@ -411,7 +411,8 @@ def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
     loss, group = trainer.loss, trainer.workers.data
     if not isinstance(loss, PairLoss):
         return loss
-    return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
+    seed, arrays = trainer.store.seed, trainer.state.of_loss
+    return comparing(loss, trainer.model, trainer.schema, data, group, seed, arrays)
 
 
 def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def test_listed_items_of_several_features_have_the_features_of_their_training_ro
     }
     data = satrap.data.read(rows, schema, batch_size=3)
     model = satrap.models.TwoTower(schema, item=["movie", "kind", "price"], user=["user"])
-    loss = comparing(SampledSoftmax(listed="shown", negatives=2), model, schema, data, WorkerGroup(), 3)
+    loss = comparing(SampledSoftmax(listed="shown", negatives=2), model, schema, data, WorkerGroup(), 3, {})
     [batch] = data.batches()
     candidates = loss.with_candidates(batch, 0).candidates
     assert candidates is not None
@@ -290,7 +290,7 @@ def test_workers_give_what_one_process_of_the_joined_batch_gives(world: int, los
         return rows
 
     parts = together(world, one)
-    at = comparing(loss, towers(), SCHEMA, data, WorkerGroup(), StoreConfig().seed)
+    at = comparing(loss, towers(), SCHEMA, data, WorkerGroup(), StoreConfig().seed, {})
     shares = [data.with_options(worker=rank, workers=world).batches() for rank in range(world)]
     steps = itertools.zip_longest(*([at.with_candidates(batch, 0) for batch in share] for share in shares))
     reference = one_process(at, loss, [joined_batch([b for b in step if b is not None]) for step in steps])

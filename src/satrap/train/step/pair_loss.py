@@ -24,6 +24,7 @@ from satrap.losses import PairLoss, SampledSoftmax
 from satrap.models.retrieval.next_item import NextItem
 from satrap.pairs import Pairs, TwoTowers, check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
+from satrap.train.step.item_rates import Arrays, ItemRates
 
 TINY = float(np.finfo(np.float32).tiny)
 SCORES = 1 << 22
@@ -61,6 +62,8 @@ class ComparingLoss:
         catalogue: the items of the training rows; None if the loss needs none.
         group: the workers that train together.
         seed: of the draws.
+        rates: corrects for the frequency of items instead of the catalogue, without drawn items; the items of
+            all workers count.
     """
 
     def __init__(
@@ -71,9 +74,10 @@ class ComparingLoss:
         catalogue: Catalogue | None,
         group: WorkerGroup,
         seed: int,
+        rates: ItemRates | None = None,
     ) -> None:
         self._settings, self._schema, self._item = settings, schema, tuple(item)
-        self._catalogue, self._group, self._seed = catalogue, group, seed
+        self._catalogue, self._group, self._seed, self._rates = catalogue, group, seed, rates
         self._key = key_of_items(schema, item)
 
     @property
@@ -124,6 +128,7 @@ class ComparingLoss:
             vectors, facts = torch.cat((pairs.items, vectors)), np.concatenate((of_items, drawn))
         sizes = len(of_items) * self._settings.in_batch, float(weights.detach().sum())
         vectors, facts, samples, weight = self._of_all(vectors, facts, sizes)
+        self._count(facts)
         place = samples, len(facts) - samples
         negatives = Negatives(vectors, _ids(facts, vectors), self._log_counts(facts, *place, vectors))
         log_counts = self._log_counts(of_items, *place, vectors)
@@ -133,7 +138,14 @@ class ComparingLoss:
     def absent(self, device: torch.device) -> Tensor:
         """Take part in the step of other workers without a batch; return a loss of 0."""
         nothing = torch.zeros(0, 0, device=device, requires_grad=True)
-        return self._of_all(nothing, np.zeros((0, 4)), (0, 0.0))[0].sum() * 0
+        vectors, facts, _, _ = self._of_all(nothing, np.zeros((0, 4)), (0, 0.0))
+        self._count(facts)
+        return vectors.sum() * 0
+
+    def _count(self, facts: Facts) -> None:
+        """Count the items of a batch of all workers."""
+        if self._rates is not None:
+            self._rates.count(_bits(facts))
 
     def _losses(self, pairs: Pairs, ids: Tensor, log_counts: Tensor, negatives: Negatives) -> Tensor:
         """Return the loss of each pair, float32[n]."""
@@ -169,7 +181,7 @@ class ComparingLoss:
     def _facts(self, ids: Ids) -> Facts:
         """Return the facts of items; shares are 0 if no loss needs them."""
         shares = np.zeros((2, len(ids)))
-        if self._corrects:
+        if self._corrects and self._rates is None:
             assert self._catalogue is not None
             shares[0] = self._catalogue.shares(ids)
             shares[1] = self._catalogue.shares(ids, self._settings.power)
@@ -182,7 +194,9 @@ class ComparingLoss:
     def _log_counts(self, facts: Facts, samples: int, drawn: int, like: Tensor) -> Tensor:
         """Return the logarithms of the expected counts of items among the negatives; 0 without correction."""
         counts = np.ones(len(facts))
-        if self._corrects:
+        if self._rates is not None:
+            counts = self._rates.expected(_bits(facts))
+        elif self._corrects:
             counts = samples * facts[:, 2] + drawn * facts[:, 3]
             counts[counts == 0] = 1.0 / max(samples + drawn, 1)  # not in the training rows, or hardly drawn
         return torch.from_numpy(np.log(counts)).to(like)
@@ -234,9 +248,17 @@ class _Joined(torch.autograd.Function):
 
 
 def comparing(
-    settings: PairLoss, model: nn.Module, schema: Schema, data: object, group: WorkerGroup, seed: int
+    settings: PairLoss,
+    model: nn.Module,
+    schema: Schema,
+    data: object,
+    group: WorkerGroup,
+    seed: int,
+    arrays: Arrays,
 ) -> ComparingLoss:
     """Return a loss of pairs at work; count the items of the data if it needs them.
+
+    If the data can be read only once, the frequencies that `logq` needs are estimated in training.
 
     Args:
         settings: the loss.
@@ -244,25 +266,27 @@ def comparing(
         schema: the features.
         data: the training rows.
         group, seed: as in `ComparingLoss`.
+        arrays: the state of these estimates.
 
     Raises:
         ConfigError: the model compares no vectors, or the data cannot be read twice.
         DataError: no row has an item.
     """
     item = compared(model, schema, settings)
-    catalogue, completed = None, settings.listed is not None and len(item) > 1
+    catalogue, rates, completed = None, None, settings.listed is not None and len(item) > 1
     if (settings.counts_items or completed) and isinstance(data, Dataset):
         catalogue = Catalogue.of(data, item, getattr(model, "trained_events", {}))
-    elif settings.counts_items or completed:
-        with_ = "negatives or logq" if settings.counts_items else "listed items of several features"
+    elif settings.negatives or completed:
+        drawn = "negatives" if settings.negatives else "listed items of several features"
+        others = "set negatives: 0" if settings.negatives else "give items one feature"
         raise ConfigError(
-            f"loss {settings.name} with {with_} needs rows that can be read twice",
-            why="the items of the training rows are counted before training begins",
-            fix="read files or tables, or set negatives: 0 and logq: false"
-            if settings.counts_items
-            else "read files or tables, or give items one feature",
+            f"loss {settings.name} with {drawn} needs rows that can be read twice",
+            why="the items of the training rows are read before training begins",
+            fix=f"read files or tables, or {others}",
         )
-    return ComparingLoss(settings, schema, item, catalogue, group, seed)
+    elif settings.counts_items:
+        rates = ItemRates(arrays)
+    return ComparingLoss(settings, schema, item, catalogue, group, seed, rates)
 
 
 def compared(model: nn.Module, schema: Schema, settings: PairLoss) -> Sequence[str]:
@@ -308,9 +332,14 @@ def as_pairs(output: object) -> Pairs:
     return output
 
 
-def _ids(facts: Facts, like: Tensor) -> Tensor:
+def _bits(facts: Facts) -> Ids:
     halves = facts[:, :2].astype(np.uint64)
-    return torch.from_numpy((halves[:, 0] << np.uint64(32) | halves[:, 1]).view(np.int64)).to(like.device)
+    ids: Ids = halves[:, 0] << np.uint64(32) | halves[:, 1]
+    return ids
+
+
+def _ids(facts: Facts, like: Tensor) -> Tensor:
+    return torch.from_numpy(_bits(facts).view(np.int64)).to(like.device)
 
 
 def _others(ids: Tensor, among: Tensor) -> Tensor:
