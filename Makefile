@@ -20,7 +20,7 @@ OTHERS := $(addprefix --ignore ,$(TOOLS))
 # Programs that start again and again read compiled files, not the source.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-triton test-gpu test-ray test-floor mutants kills hostile tables check types house docs format bench clean
+.PHONY: setup servers quickstart test golden test-all test-tools test-slow test-cluster test-dense test-chaos test-triton test-gpu test-ray test-acceptance test-floor test-wheel mutants kills hostile tables check types house docs format bench clean
 
 setup: $(STAMP)
 
@@ -88,12 +88,20 @@ test-ray: setup
 	@$(PIP) --editable ".[dev,ray]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray --timeout 900 tests/launchers tests/prepare tests/serve
 
+# A new user's first hour: a wheel in an empty environment, forty steps. Needs a network for the tool that builds the wheel.
+test-acceptance: setup
+	$(BIN)/python -m pytest -m acceptance --timeout 3600 tests/acceptance
+
 # With the oldest versions that pyproject.toml allows, in .venv-floor; needs a network once, for several gigabytes with pip's default PyTorch.
 test-floor:
 	test -x .venv-floor/bin/python || $(PYTHON) -m venv .venv-floor
 	.venv-floor/bin/python -m pip install -qq $$($(PYTHON) -m tests.house.floor) hypothesis "moto[server]" pandas pytest pytest-timeout pytest-xdist scikit-learn torchmetrics
 	.venv-floor/bin/python -m pip install -qq --no-deps --editable .
 	OMP_NUM_THREADS=1 .venv-floor/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal --ignore tests/house --ignore tests/docs --ignore tests/deploy
+
+# Wheel and sdist in dist/; the wheel is installed in an empty environment, where the core of the tests runs. Needs a network.
+test-wheel:
+	@TORCH=$(TORCH) $(PYTHON) tools_dev/wheel.py $(WHEEL)
 
 # Faults planted at random that no test notices; for example `make mutants MUTANTS="--count 40 --seed 7"`.
 mutants: setup
@@ -127,7 +135,7 @@ house: setup
 docs: setup
 	@$(PIP) --editable ".[docs]"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "site/index.html; with search: $(BIN)/python -m http.server --directory site"
+	@echo "site/index.html"
 
 format: setup
 	$(BIN)/ruff format .
@@ -143,4 +151,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .venv-floor $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site
+	rm -rf $(VENV) .venv-floor .venv-wheel dist $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

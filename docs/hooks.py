@@ -90,6 +90,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links between files of the repository lead to their pages."""
     root, uri = Path(config.config_file_path).parent, page.file.src_uri
+    if not _origins[uri].endswith(".md"):
+        page.meta["search"] = {"exclude": True}
+    elif uri.startswith(("decisions/", "repository/")):
+        page.meta["search"] = {"boost": 0.3}  # a reader who searches wants guides before reasons and figures
     base = folder(_origins[uri], root)
 
     def moved(link: re.Match[str]) -> str:

@@ -234,3 +234,11 @@ def test_a_number_is_measured_when_its_scale_is_known(
 ) -> None:
     label = Label(name="y", **arguments)
     assert (label.unmeasured, label.scale) == (unmeasured, scale)
+
+
+def test_a_schema_in_a_notebook_has_a_row_for_each_label_and_feature() -> None:
+    schema = Schema(["<clicked>"], {"user": satrap.Categorical(dim=16, multi=True), "price": Numeric()})
+    shown = schema._repr_html_()
+    assert "<td>&lt;clicked&gt;</td><td>Label</td>" in shown
+    assert "<td>user</td><td>Categorical</td><td>dim=16, multi=True</td>" in shown
+    assert "<td>price</td><td>Numeric</td><td></td>" in shown

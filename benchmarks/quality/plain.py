@@ -91,7 +91,10 @@ def plain_auc(recipe: Recipe, name: str, options: Mapping[str, Any], seed: int) 
         table[-1] = 0.0  # ids without a row
         table.requires_grad_()
     keys = recipe.sections
-    rowwise = torch.optim.Adagrad(tables.values(), lr=keys.embedding.optimizer.lr)
+    of_rows = keys.embedding.optimizer
+    rowwise = torch.optim.Adagrad(
+        tables.values(), lr=of_rows.lr, initial_accumulator_value=of_rows.initial_accumulator
+    )
     dense = torch.optim.Adam(weights.values(), lr=keys.dense.optimizer.lr)
     score = _scores(FORMULAS[name][0], schema, weights, tables)
     for _ in range(keys.training.epochs):

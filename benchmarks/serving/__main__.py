@@ -147,7 +147,7 @@ def check(work: Work, url: str) -> None:
         count = len(next(iter(request["items"].values())))
         columns = {name: [value] * count for name, value in request["context"].items()} | request["items"]
         data = satrap.data.read(columns, schema().without_labels(), batch_size=count)
-        expected = predictor.predict_all(data)[:, 0]
+        expected = predictor.predict(data)[:, 0]
         batch = work.model.encode([protocol.read(body, work.model, max_items=MAX_ITEMS)])
         np.testing.assert_allclose(work.model.score(batch)[:, 0], expected, rtol=1e-6, atol=1e-6)
     predictor.close()

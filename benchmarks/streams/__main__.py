@@ -73,7 +73,7 @@ def run(rows: pd.DataFrame, hour: int, batch: int, seed: int) -> dict[str, Any]:
     )
     for start in range(0, len(rows), hour):
         part = satrap.data.read(rows.iloc[start : start + hour], schema, batch_size=batch)
-        hourly.append(trainer.predict_all(part)[:, 0])
+        hourly.append(trainer.predict(part)[:, 0])
         trainer.fit(part)
     trainer.close()
     judged = slice(len(rows) // 10, None)

@@ -22,7 +22,7 @@ from satrap.runtime.threads import shorten_spinning
 shorten_spinning()
 
 if TYPE_CHECKING:
-    from satrap import data, losses, metrics, models, optim, store, train
+    from satrap import data, losses, metrics, models, nn, optim, store, train
     from satrap.batch import Batch, EmbeddedBatch, Jagged
     from satrap.schema import Categorical, Label, Numeric, Schema, Table, Vector
     from satrap.train import Trainer
@@ -43,6 +43,7 @@ __all__ = [
     "losses",
     "metrics",
     "models",
+    "nn",
     "optim",
     "store",
     "train",

@@ -121,8 +121,6 @@ cluster.placement | cluster.placements NOT WITH cluster.exchange: local
     BECAUSE one process holds all rows
 cluster.placement | cluster.placements: divided NOT WITH cluster.exchange: servers
     BECAUSE shard servers hold all rows except tables that cluster.placements sets to replicated
-cluster.placements: all replicated NOT WITH cluster.exchange: servers
-    BECAUSE shards would hold no rows
 cluster.placement | cluster.placements NOT WITH training.mode: async
     BECAUSE replicas need steps that all workers take together
 cluster.placement | cluster.placements NOT WITH cluster.embedding_workers
@@ -182,8 +180,7 @@ cluster.loaders NOT WITH dense.mesh.tensor | dense.mesh.pipeline
     BECAUSE workers of one copy train the same batches, but a loader delivers a batch once
 training.lookahead NOT WITH dense.mesh.tensor | dense.mesh.pipeline
     BECAUSE this combination is not supported yet
-cluster.placements: replicated | cluster.placements: all replicated NOT WITH dense.mesh.tensor |
-    dense.mesh.pipeline IF cluster.exchange: servers
+cluster.placements: replicated NOT WITH dense.mesh.tensor | dense.mesh.pipeline IF cluster.exchange: servers
     BECAUSE this combination is not supported yet
 TrainingOptions.microbatches NOT WITH dense.mesh.pipeline
     BECAUSE a pipeline has its own setting, Mesh.microbatches

@@ -56,6 +56,21 @@ def pairs_of(batch: EmbeddedBatch, key: str, queries: Tensor, items: Tensor, can
     return Pairs(queries, items, source.ids[key].values, candidates, source.candidates.ids[key].values)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedEvents:
+    """Which events of a history training also predicts.
+
+    Args:
+        items: feature of the history -> feature of the item.
+        first: whether the first event of a history is one of them; default False.
+        share: probability that such an event is predicted in a pass, > 0 and at most 1; default 1.
+    """
+
+    items: Mapping[str, str]
+    first: bool = False
+    share: float = 1.0
+
+
 @runtime_checkable
 class TwoTowers(Protocol):
     """A model with towers: `satrap.models.TwoTower`, or a user model with this attribute and method.
@@ -64,8 +79,8 @@ class TwoTowers(Protocol):
 
     Attributes:
         tower_features: the features that each tower reads, in the schema's order: "user" and "item".
-        trained_events: optional. If training also predicts events of a history: feature of the history ->
-            feature of the item. Losses then count and draw the items of events as well.
+        trained_events: optional `TrainedEvents`, if training also predicts events of a history. Losses then
+            count and draw the items of these events as well.
     """
 
     tower_features: Mapping[str, Sequence[str]]

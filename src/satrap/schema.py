@@ -24,7 +24,7 @@ from satrap.labels import check_label
 from satrap.optim import LARGEST, SGD, Optimizer
 from satrap.retention import Admission, AsStore, Eviction, check_own
 from satrap.runtime.arguments import checked
-from satrap.runtime.formatting import described
+from satrap.runtime.formatting import counted, described, html_table
 from satrap.sequences import SequenceGroup, sequence_groups
 
 TimePart = Literal["hour", "weekday", "age"]
@@ -436,6 +436,11 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema(labels={list(self.label_names)}, features={dict(self.features)})"
+
+    def _repr_html_(self) -> str:
+        named = [(label.name, label) for label in self.labels] + [*self.features.items()]
+        rows = [(name, *described(part).rstrip(")").split("(", 1)) for name, part in named]
+        return html_table(f"Schema: {counted(len(self.features), 'feature')}", rows)
 
 
 def _plain(feature: Feature) -> dict[str, Any]:

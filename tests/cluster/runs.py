@@ -83,6 +83,7 @@ class Started:
         self.run = folder / "run"
         options = [
             "cluster.exchange=servers",
+            "cluster.placement=row_wise",
             f"cluster.shards={shards}",
             f"cluster.workers={workers}",
             f"cluster.loaders={loaders}",

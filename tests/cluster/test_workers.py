@@ -78,6 +78,20 @@ def test_each_sample_is_trained_once_and_a_resume_has_the_number_asked_for_last(
     assert len(found["traffic"]["workers"]) == 2
 
 
+@pytest.mark.slow
+def test_a_single_worker_holds_all_rows_where_no_shard_was_started(tmp_path: Path) -> None:
+    settings = ["cluster.exchange=servers", "cluster.workers=2", "training.epochs=8"]
+    with Run(tmp_path, *settings, base=[], text=RECIPE, rows=frame(60_000)) as run:
+        for number in (1, 3):
+            asked(run, number)
+            assert of(run, "shard") == {}
+        why = "the workers hold all tables"
+        assert why in satrap("shards", "list", run.folder).err
+        run.ended()
+    found = json.loads((run.folder / "metrics.json").read_text())
+    assert found["samples"] == 8 * 48_000
+
+
 def _sets(settings: list[str]) -> list[str]:
     return [word for one in settings for word in ("--set", one)]
 

@@ -107,16 +107,20 @@ class Things:
         self.folder = folder
         self.trainer = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.trainer.save(str(folder / "model"))
+        self.untrained = satrap.Trainer(Tower(), SCHEMA, embedding_optimizer=SGD, dense_optimizer=_adam)
         self.shard = satrap.store.Shard([table()])
         tables = tables_of(SCHEMA, SGD)
         first, self.exchange = (LocalExchange(open_store(StoreConfig(), tables)) for _ in range(2))
         self.predictor = satrap.train.Predictor(Tower(), SCHEMA, first)
         self.dataset = satrap.data.read(COLUMNS, SCHEMA)
+        self.embeddings = satrap.nn.EmbeddingCollection(SCHEMA)
 
     def close(self) -> None:
         self.trainer.close()
+        self.untrained.close()
         self.shard.close()
         self.predictor.close()
+        self.embeddings.close()
 
 
 def _adam(parameters: Any) -> torch.optim.Optimizer:
@@ -151,6 +155,7 @@ def constructors(things: Things) -> dict[str, Call]:
             "schema": SCHEMA,
             "settings": Settings(),
         },
+        "satrap.data.IterableBatches": {"dataset": things.dataset},
         "satrap.data.Join": {"source": COLUMNS, "on": "user"},
         "satrap.data.RowSplit": {"modulo": 10, "keep": (1,)},
         "satrap.data.TimeRange": {"column": "at", "start": "2024-01-01"},
@@ -164,6 +169,8 @@ def constructors(things: Things) -> dict[str, Call]:
         "satrap.metrics.Metrics": {"labels": SCHEMA.labels},
         "satrap.metrics.OwnMetrics": {"functions": [own], "widths": (1, 1), "grouped": False, "limit": 9},
         "satrap.metrics.RegressionMetrics": {"label": LABEL},
+        "satrap.nn.EmbeddingCollection": {"features": {"user": satrap.Categorical(dim=8)}},
+        "satrap.nn.RowOptimizer": {"embeddings": things.embeddings},
         "satrap.optim.Cosine": {"steps": 9},
         "satrap.optim.Exponential": {"gamma": 0.5},
         "satrap.optim.Staircase": {"every": 9},
@@ -222,6 +229,7 @@ def functions(things: Things) -> dict[str, Call]:
     binary = satrap.metrics.BinaryMetrics(["y"])
     mine = satrap.metrics.OwnMetrics([own], (1, 1), grouped=False, limit=9)
     several, numbers = satrap.metrics.Metrics(SCHEMA.labels), satrap.metrics.RegressionMetrics(LABEL)
+    rows = satrap.nn.RowOptimizer(things.embeddings)
     kinds, ranking = satrap.metrics.ClassMetrics(), satrap.train.Ranking((5,), among="items")
     ranked, grouped = satrap.metrics.RankingMetrics([5]), satrap.metrics.GroupRankingMetrics([5])
     return {
@@ -235,8 +243,8 @@ def functions(things: Things) -> dict[str, Call]:
             trainer.fit, {"data": data, **fit, "checkpoint": None, "resume": False, "progress": False}
         ),
         "satrap.Trainer.load": Call(satrap.Trainer.load, {"url": url, **model, "memory": None}),
-        "satrap.Trainer.predict": Call(trainer.predict, {"data": data}),
-        "satrap.Trainer.predict_all": Call(trainer.predict_all, {"data": data}),
+        "satrap.Trainer.warm_start": Call(things.untrained.warm_start, {"url": url, "state": False}),
+        "satrap.Trainer.predict": Call(trainer.predict, {"data": data, "stream": False}),
         "satrap.Trainer.save": Call(trainer.save, {"url": url}),
         "satrap.data.Dataset.batches": Call(dataset.batches, {"epoch": 0, "position": None}),
         "satrap.data.Dataset.pieces": Call(dataset.pieces, {"cursor": None}),
@@ -248,6 +256,9 @@ def functions(things: Things) -> dict[str, Call]:
         "satrap.data.Dataset.with_options": Call(
             dataset.with_options,
             {"schema": None, **{name: getattr(dataset.settings, name) for name in Settings.__slots__}},
+        ),
+        "satrap.data.IterableBatches.set_epoch": Call(
+            satrap.data.IterableBatches(dataset).set_epoch, {"epoch": 1}
         ),
         "satrap.data.RowSplit.select": Call(split.select, {"start": 0, "count": 9}),
         "satrap.data.TimeRange.keeps": Call(times.keeps, {"seconds": np.ones(3)}),
@@ -316,6 +327,8 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.models.create_own, {"reference": "satrap.models:LR", "schema": SCHEMA}
         ),
         "satrap.models.describe": Call(satrap.models.describe, model),
+        "satrap.nn.RowOptimizer.step": Call(rows.step, {"closure": None}),
+        "satrap.nn.RowOptimizer.zero_grad": Call(rows.zero_grad, {"set_to_none": True}),
         "satrap.optim.Schedule.factor": Call(satrap.optim.Constant().factor, {"step": 1}),
         "satrap.optim.from_dict": Call(satrap.optim.from_dict, {"settings": SGD.to_dict()}),
         "satrap.optim.schedule_from_dict": Call(
@@ -399,8 +412,7 @@ def functions(things: Things) -> dict[str, Call]:
             satrap.train.Predictor.load, {"url": url, **model, "device": "cpu", "store": config, "threads": 1}
         ),
         "satrap.train.Predictor.measure": Call(predictor.measure, {"batches": batches}),
-        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data}),
-        "satrap.train.Predictor.predict_all": Call(predictor.predict_all, {"data": data}),
+        "satrap.train.Predictor.predict": Call(predictor.predict, {"data": data, "stream": False}),
         "satrap.train.Predictor.predict_batches": Call(predictor.predict_batches, {"batches": batches}),
         "satrap.train.Predictor.scored": Call(predictor.scored, {"batches": batches}),
         "satrap.train.Predictor.tickets": Call(predictor.tickets, {"batches": batches}),
@@ -457,13 +469,19 @@ def _methods(place: str, kind: type) -> Iterator[str]:
         if key.startswith("_") or issubclass(kind, BaseException):
             continue
         of = next(base for base in kind.__mro__ if key in vars(base))
+        if of is not kind and of.__name__ != "GroupRequests":
+            continue
         takes = [p for p in inspect.signature(method).parameters if p != "self"]
-        ours = of is kind or of.__name__ == "GroupRequests"
-        if takes and ours and f"{place}.{key}" not in HANDED_OUT:
+        if takes and f"{place}.{key}" not in HANDED_OUT:
             yield f"{place}.{key}"
 
 
-FUNCTIONS = {"satrap.train.lookahead.issue", "satrap.train.lookahead.staleness"}
+FUNCTIONS = {
+    "satrap.nn.EmbeddingCollection.exchange",
+    "satrap.nn.RowOptimizer.step.closure",
+    "satrap.train.lookahead.issue",
+    "satrap.train.lookahead.staleness",
+}
 """Functions that are called; a class is one, and what it raises is its own."""
 
 WITHOUT = {"satrap.models.names", "satrap.optim.names"}

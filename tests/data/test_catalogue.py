@@ -10,6 +10,7 @@ import satrap
 from satrap.data import catalogue
 from satrap.data.catalogue import Catalogue, seeded_by
 from satrap.errors import DataError
+from satrap.pairs import TrainedEvents
 
 FEATURES = {
     "user": satrap.Categorical(dim=2),
@@ -62,15 +63,22 @@ def test_items_and_counts_are_those_of_the_rows(implicit: bool, monkeypatch: pyt
     assert items.items.ids["tags"].offsets is not None
 
 
-def test_events_of_histories_count_as_rows_of_items() -> None:
+@pytest.mark.parametrize(
+    ("first", "share", "counts"),
+    [(False, 1.0, [2, 1, 0]), (True, 1.0, [2, 1, 2]), (True, 0.25, [1.25, 1, 0.5])],
+)
+def test_events_of_histories_count_as_often_as_training_predicts_them(
+    first: bool, share: float, counts: list[float]
+) -> None:
     past = satrap.Categorical(dim=2, multi=True, pooling="none", sequence="past", table="item", max_values=2)
     schema = satrap.Schema(
         [satrap.Label(name="seen", implicit=True)], {"item": FEATURES["item"], "past": past}
     )
     rows = {"item": ["a", "b", None], "past": [["c", "a"], ["c", None], ["d"]]}
-    items = Catalogue.of(satrap.data.read(rows, schema), ["item"], {"past": "item"})
+    events = TrainedEvents({"past": "item"}, first=first, share=share)
+    items = Catalogue.of(satrap.data.read(rows, schema), ["item"], events)
     assert len(items) == 3  # a row without an item does not count, nor do its events
-    np.testing.assert_array_equal(items.counts[items.find(ids_of(["a", "b", "c"]))], [2, 1, 2])
+    np.testing.assert_array_equal(items.counts[items.find(ids_of(["a", "b", "c"]))], counts)
     assert items.items.ids.keys() == {"item"}
 
 

@@ -8,7 +8,8 @@ What a fenced block of a page means:
 - after a line `<!-- not run: REASON -->`: quoted only, for programs that this repository does not install.
 
 Output on a page must occur in what is printed, as consecutive whole lines. `...` stands for any characters of
-a line, and alone on a line for any number of lines. A command or program that fails, fails the page.
+a line, and alone on a line for any number of lines. Metrics, which are numbers with four decimals, may differ
+by `TOLERANCE`: they depend on the processor. A command or program that fails, fails the page.
 
 Programs and commands of satrap begin with its imports done, as all processes do that tests start.
 """
@@ -29,6 +30,8 @@ from satrap.runtime.numba_cache import COMPILING
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"^<!-- not run: .+ -->\n\Z", re.MULTILINE)
 FENCE = re.compile(r"^ *```", re.MULTILINE)
+METRIC = re.compile(r"(?<![\d.])(\d+\.\d{4})(?!\d)")
+TOLERANCE = 0.03
 
 
 class FalsePageError(AssertionError):
@@ -92,8 +95,14 @@ def commands(body: str, line: int) -> Iterator[Step]:
         line += len(lines)
 
 
-def follow(page: Path, folder: Path) -> None:
+def follow(page: Path, folder: Path, python: Path | None = None) -> None:
     """Do what a page says, in a folder.
+
+    Args:
+        page: the page.
+        folder: the current folder of all steps.
+        python: the Python of another environment, which a user would have activated; then every step begins
+            with its imports, as it does for the user.
 
     Raises:
         FalsePageError: a command fails or prints something else; the message names the page's line.
@@ -102,7 +111,7 @@ def follow(page: Path, folder: Path) -> None:
         if step.kind == "file":
             (folder / step.title).write_text(step.text, encoding="utf-8")
             continue
-        code, printed = execute(step, folder)
+        code, printed = execute(step, folder, python)
         where = f"{page.name}, line {step.line}: {step.text}"
         if code != 0:
             raise FalsePageError(f"{where}\nexit code {code}\n{printed}")
@@ -126,28 +135,45 @@ def started(step: Step) -> list[str]:
     return ["bash", "-c", step.text]
 
 
-def execute(step: Step, folder: Path) -> tuple[int, str]:
+def execute(step: Step, folder: Path, python: Path | None = None) -> tuple[int, str]:
     """Run a command or a program; return its exit code and what it prints, errors included."""
-    tools = os.path.dirname(sys.executable)
+    tools = os.path.dirname(python or sys.executable)
+    environment = {**os.environ, "COLUMNS": "100", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    command = started(step)
+    if python is not None:
+        environment.pop("PYTHONPATH", None)
+        command = [str(python), "-"] if step.kind == "python" else ["bash", "-c", step.text]
     done = subprocess.run(
-        started(step),
+        command,
         input=step.text if step.kind == "python" else "",
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=600,
-        env={**os.environ, "COLUMNS": "100", "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
+        env=environment,
         check=False,
     )
     return done.returncode, done.stdout
 
 
 def occurs(shown: str, printed: str) -> bool:
-    """Whether the lines shown are among those printed, one after another; `...` as above."""
-    wanted = []
-    for line in shown.rstrip().splitlines():
-        words = [re.escape(word) for word in line.rstrip().split("...")]
-        wanted.append(r"(?:.*\n)*?" if line.strip() == "..." else r".*".join(words) + r" *\n")
+    """Whether the lines shown are among those printed, one after another; `...` and metrics as above."""
+    lines = [_pattern(line.rstrip()) for line in shown.rstrip().splitlines()]
+    metrics = [float(metric) for metric in METRIC.findall(shown)]
     text = "\n".join(printed.splitlines()) + "\n"
-    return re.search(r"^" + "".join(wanted), text, re.MULTILINE) is not None
+    pattern, start = re.compile("^" + "".join(lines), re.MULTILINE), 0
+    while (found := pattern.search(text, start)) is not None:
+        if all(abs(float(a) - b) <= TOLERANCE for a, b in zip(found.groups(), metrics, strict=True)):
+            return True
+        start = found.start() + 1
+    return False
+
+
+def _pattern(line: str) -> str:
+    """Return a regular expression for a line of a page, with a group for each metric."""
+    if line.strip() == "...":
+        return r"(?:.*\n)*?"
+    texts = METRIC.split(line)[::2]
+    words = (r".*".join(re.escape(word) for word in text.split("...")) for text in texts)
+    return r"(\d+\.\d{4})".join(words) + r" *\n"

@@ -93,3 +93,8 @@ def test_output_occurs_as_whole_lines() -> None:
     assert occurs("AUC 0.7...", "AUC 0.7163\n")
     assert not occurs("AUC 0.7...", "AUC 0.6999\n")
     assert not occurs("a.c", "abc\n")
+    assert occurs("AUC 0.7163, logloss 0.5...", "AUC 0.7001, logloss 0.5200\n")
+    assert not occurs("AUC 0.7163", "AUC 0.6811\n")
+    assert occurs("AUC 0.7163", "AUC 0.6811\nAUC 0.7200\n")
+    assert not occurs("AUC 0.7163", "AUC 0.71630\n")
+    assert not occurs("time 0.716", "time 0.717\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -28,8 +29,20 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed()) == sorted(pages - decisions | {"decisions/index.md"})  # their list is made
 
 
-def test_a_page_per_reader_comes_first() -> None:
-    assert listed()[:4] == ["README.md", "user.md", "operator.md", "contributor.md"]
+def test_the_home_page_links_every_page_of_the_navigation() -> None:
+    home = (DOCS / "README.md").read_text(encoding="utf-8")
+    links = {
+        link.partition("#")[0].replace("decisions/", "decisions/index.md")
+        for link in re.findall(r"\]\(([^)]+)\)", home)
+    }
+    assert set(listed()) - {"README.md"} <= links
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_what_belongs_to_a_list_is_indented_by_four(page: Path) -> None:
+    """Otherwise the site ends the list there, and counts from 1 again."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^\n {1,3}(?! )[|\w].*", text, re.MULTILINE) == []
 
 
 def public(package: str) -> list[str]:
@@ -97,3 +110,11 @@ def test_the_site_is_built(hooks: ModuleType, tmp_path: Path) -> None:
         for name in public(package):
             own = rf'id="satrap\.{package}\.({name}\.)?{name}"'  # a module may have its function's name
             assert re.search(own, html), name
+    places = {
+        page["location"]
+        for page in json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    }
+    assert "howto/memory.html" in places
+    assert [place for place in places if ".py" in place] == []
+    assert (tmp_path / "search" / "search_index.js").exists()  # for pages that are opened as files
+    assert "javascripts/iframe-worker.js" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every tutorial does what it says. Those after the first begin in the folder where the first ends."""
+"""Tutorials and how-to pages do what they say. All but the first begin in the folder where the first ends."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ import pytest
 from tests.docs.page import follow
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FIRST = DOCS / "tutorials" / "own_data.md"
 LATER = [
     *(
         pytest.param(page, marks=pytest.mark.slow)
-        for page in sorted({*DOCS.glob("tutorials/*.md")} - {FIRST})
+        for page in sorted({*DOCS.glob("tutorials/*.md")} - {DOCS / "tutorials" / "own_data.md"})
     ),
-    pytest.param(DOCS / "published_runs.md", marks=pytest.mark.slow),
+    *(
+        pytest.param(DOCS / f"{name}.md", marks=pytest.mark.slow)
+        for name in ("published_runs", "howto/imbalance")
+    ),
     *(DOCS / f"{name}.md" for name in ("coming_from", "kubernetes", "persia_on_kubernetes")),
+    *(DOCS / "howto" / f"{name}.md" for name in ("memory", "serve_or_export", "vectors_in_pytorch")),
 ]
 
 pytestmark = pytest.mark.cluster
-
-
-@pytest.fixture(scope="session")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tutorial")
-    follow(FIRST, folder)
-    return folder
 
 
 def test_the_first_tutorial(begun: Path) -> None:

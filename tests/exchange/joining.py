@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from satrap.exchange import Exchange
-from satrap.exchange.collective import CollectiveExchange, Placement
+from satrap.exchange.collective import CollectiveExchange, FreshReplicas, Placement
 from satrap.exchange.servers import ClientOptions, ServersExchange, Wire, WorkerId
 from satrap.exchange.wrappers.routed import RoutedExchange
 from satrap.store import StoreConfig
@@ -34,11 +34,16 @@ def connecting(
 
     def held(rank: int, tables: Sequence[Any], placement: Placement) -> CollectiveExchange:
         here = ThreadRanks(meeting, rank)
+        if fresh and placement.default == "replicated":
+            return FreshReplicas(here, tables, store=store, wire=wire)
         return CollectiveExchange(here, tables, store=store, wire=wire, placement=placement)
 
     def connect(rank: int, tables: Sequence[Any]) -> Exchange:
         if replicated is None:
             return held(rank, tables, Placement())
+        hot = [table for table in tables if table.name in replicated]
+        if len(hot) == len(tables):
+            return held(rank, hot, Placement("replicated"))
         servers = ServersExchange(
             addresses,
             [table for table in tables if table.name not in replicated],
@@ -50,8 +55,7 @@ def connecting(
         )
         if not replicated:
             return servers
-        hot = [table for table in tables if table.name in replicated]
-        return RoutedExchange(servers, held(rank, hot, Placement("replicated")), fresh=fresh)
+        return RoutedExchange(servers, held(rank, hot, Placement("replicated")))
 
     return connect
 

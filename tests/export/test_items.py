@@ -83,7 +83,7 @@ def test_dot_products_are_the_scores_of_predict(run: RunFolder, tmp_path: Path) 
     items, users = vectors_of(tmp_path / "items.parquet"), vectors_of(tmp_path / "users.parquet", "user")
     rows = clicks().dropna()
     with closing(Predictor.load(str(run.path))) as predictor:
-        expected = predictor.predict_all(satrap.data.read(rows, predictor.schema.without_labels()))[:, 0]
+        expected = predictor.predict(satrap.data.read(rows, predictor.schema.without_labels()))[:, 0]
         bias = predictor.model.bias.item()
     scores = [users[user] @ items[item] + bias for user, item in zip(rows["user"], rows["item"], strict=True)]
     np.testing.assert_allclose(1 / (1 + np.exp(-np.array(scores))), expected, rtol=0, atol=1e-5)

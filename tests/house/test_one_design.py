@@ -14,9 +14,12 @@ from tests.house.measure import nodes
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "satrap"
 
 MOST_LINES = {
-    ("exchange", "rpc", "embedding"): 13_720,  # 150 of them for batches on a device, 40 for candidates
-    ("dense", "train"): 10_740,  # 340 of them for losses of pairs, 500 for ranking metrics
-    ("config", "settings"): 3_190,  # 140 of them for ranking metrics, 10 for a tier in host memory
+    ("exchange", "rpc", "embedding"): 13_760,  # 150 of them for batches on a device, 40 for fresh replicas
+    (
+        "dense",
+        "train",
+    ): 11_260,  # 340 of them for losses of pairs, 600 for ranking metrics, 320 for warm starts
+    ("config", "settings"): 3_240,  # 140 of them for ranking metrics, 40 for warm starts
 }
 """Folders -> ceiling of their lines; lowered when they shrink."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -33,13 +34,6 @@ def test_a_recipe_loads_builds_and_names_its_licence(path: Path) -> None:
     assert about.licence
     assert about.source
     assert about.floor or about.published
-
-
-def test_the_readmes_recipe_loads(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme.split("```yaml\n")[1].split("```")[0]
-    (tmp_path / "readme.yaml").write_text(block, encoding="utf-8")
-    assert load(tmp_path / "readme.yaml").schema().label_names == ("liked",)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +88,25 @@ def test_movielens_is_sorted_by_time_and_split_by_row(tmp_path: Path) -> None:
     genres = features["genres"]
     assert isinstance(genres, Categorical)
     assert genres.separator == "|"
+
+
+def test_ratings_become_histories_of_which_each_event_is_predicted_once(tmp_path: Path) -> None:
+    rows = [("a", item, 5, time) for time, item in enumerate("xyzxyzx")]
+    rows += [("b", "x", 1, 9), ("b", "y", 1, 3), ("b", "z", 1, 6), ("c", "x", 1, 1), ("c", "rare", 1, 2)]
+    path = tmp_path / "ratings.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n", encoding="utf-8")
+    script = runpy.run_path(str(ROOT / "examples" / "next_item" / "prepare.py"))
+    assert script["prepare"](path, tmp_path, 2, 2) == {"train": 2, "validation": 2, "test": 2}
+    made = {part: parquet.read_table(tmp_path / f"{part}.parquet").to_pylist() for part in ("train", "test")}
+    assert [(row["user"], "".join(row["history"]), row["item"]) for row in made["test"]] == [
+        ("a", "yz", "x"),
+        ("b", "yz", "x"),
+    ]
+    histories = [("".join(row["history"]), row["item"]) for row in made["train"]]
+    assert histories == [("zx", "y"), ("xy", "z")]  # of xyzxy: y after zx, x after z, z after xy, y after x
+    named = "userId,movieId,rating,timestamp\n1,7,3.5,20\n1,8,4.0,10\n1,9,1.0,30\n"
+    for text in (named, "1::7::3::20\n1::8::4::10\n1::9::1::30\n"):
+        path.write_text(text, encoding="utf-8")
+        script["prepare"](path, tmp_path, 200)
+        test = parquet.read_table(tmp_path / "test.parquet").to_pylist()
+        assert test == [{"user": 1, "item": 9, "history": [8, 7]}]

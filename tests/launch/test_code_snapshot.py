@@ -136,9 +136,9 @@ def test_the_run_folder_scores_without_the_originals_and_elsewhere(tmp_path: Pat
         satrap.Trainer.load(str(tmp_path / "moved/model"))  # no run folder: its code is not run
     recipe = moved.recipe()
     predictor = Predictor.load(str(tmp_path / "moved/model"), lambda schema: make_model(recipe, schema))
-    [*scores] = predictor.predict(satrap.data.read(str(tmp_path / "here/rows.csv"), predictor.schema))
+    scores = predictor.predict(satrap.data.read(str(tmp_path / "here/rows.csv"), predictor.schema))
     written = np.loadtxt(tmp_path / "scores.csv", delimiter=",", skiprows=1, usecols=-1, dtype=np.float32)
-    np.testing.assert_allclose(np.concatenate(scores)[:, 0], written, rtol=1e-6)
+    np.testing.assert_allclose(scores[:, 0], written, rtol=1e-6)
     predictor.close()
 
 

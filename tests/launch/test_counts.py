@@ -134,7 +134,7 @@ def test_a_server_scores_as_the_predictor_does(run: Path) -> None:
     rows.loc[0, "user"] = "somebody new"
     predictor = Predictor.load(str(run / "run/model"))
     data = satrap.data.read(rows, predictor.schema.without_labels())
-    expected = predictor.predict_all(data)[:, 0]
+    expected = predictor.predict(data)[:, 0]
     with closing(ServedModel("clicks", predictor, MISSING)) as served:
         items = {name: rows[name].tolist() for name in ("user", "item", "price")}
         found = served.score(served.encode([ScoreRequest(50, {}, items)]))

@@ -7,9 +7,10 @@ import pytest
 
 from satrap import launch
 from satrap.config import load
-from satrap.errors import DataError
+from satrap.errors import CheckpointError, DataError
 from satrap.launch.fit import one_class
 from satrap.launch.folder.open_run import _beginning
+from satrap.train import Trainer
 from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 from tests.support.interruptions import Stop
 
@@ -159,3 +160,48 @@ def test_the_beginning_says_what_is_started(tmp_path: Path) -> None:
 )
 def test_processes_that_are_started(tmp_path: Path, settings: list[str], line: str) -> None:
     assert _beginning(load(make_recipe(tmp_path), settings)) == line
+
+
+def test_a_new_run_starts_with_the_weights_rows_and_statistics_of_another(tmp_path: Path) -> None:
+    """Scores before the first step are nearly the other run's: one step with tiny rates changes little."""
+    old, new = frame(1500), frame(600, seed=5)
+    first = launch.train(load(make_recipe(tmp_path / "a", rows=old)), str(tmp_path / "first"))
+    changes = [
+        "training.warm_start={url: ../first}",  # relative to the recipe, like data
+        *("training.steps=1", "embedding.optimizer.lr=1.0e-9", "dense.optimizer.lr=1.0e-9"),
+        *("checkpoint.every_steps=1", "training.mode=sync"),
+    ]
+    recipe, said = load(make_recipe(tmp_path / "b", rows=new), changes), list[str]()
+    second = launch.train(recipe, str(tmp_path / "second"), notice=said.append)
+    assert any(line.startswith("starting from step 24 of ") for line in said)
+    rows = [str(tmp_path / "b" / "rows.csv")]
+    alike, other = (launch.evaluate(run.folder, rows) for run in (first, second))
+    assert other["logloss"] == pytest.approx(alike["logloss"], rel=1e-4)
+    schemas = [Trainer.load(str(run.folder)).schema for run in (first, second)]
+    assert schemas[0] == schemas[1], "the mean and std of price are the first run's"
+    kept = load(second.folder.recipe_file).sections.training.warm_start
+    assert kept is not None
+    assert Path(kept.url).resolve() == tmp_path / "first"
+    said.clear()
+    longer = load(second.folder.recipe_file, ["training.steps=2"])
+    launch.train(longer, str(tmp_path / "second"), resume=True, notice=said.append)
+    assert not any(line.startswith("starting from step") for line in said), "a resumed run has its own state"
+
+
+@pytest.mark.cluster
+def test_a_run_of_several_processes_starts_with_those_of_another(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path, rows=frame(600))
+    launch.train(load(path), str(tmp_path / "first"))
+    start = f"training.warm_start={{url: {tmp_path / 'first'}, state: true}}"
+    cluster = "cluster={exchange: servers, shards: 2, workers: 2}"
+    said = list[str]()
+    recipe = load(path, [start, cluster, "training.steps=2"])
+    launch.train(recipe, str(tmp_path / "second"), notice=said.append)
+    assert sum("optimizer state: of rows and network" in line for line in said) == 1
+
+
+def test_a_place_without_a_run_to_start_from_leaves_no_folder(tmp_path: Path) -> None:
+    recipe = load(make_recipe(tmp_path, rows=frame(300)), ["training.warm_start={url: nowhere}"])
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        launch.train(recipe, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -47,9 +47,10 @@ def clicks(count: int = 1500) -> pd.DataFrame:
     )
 
 
-def recall(folder: Path, run: Any, k: int = 5) -> float:
+def recall(folder: Path, run: Any, exclude: str = "history", k: int = 5) -> float:
     """The share of clicked test rows whose item is among the first k by exported vectors."""
     table = clicks()
+    trained = table[(np.arange(len(table)) % 10 < 8) & (table.clicked == 1)].groupby("user")["item"].agg(set)
     test = table[(np.arange(len(table)) % 10 == 9) & (table.clicked == 1)]
     known = table[(np.arange(len(table)) % 10 < 8) | (np.arange(len(table)) % 10 == 9)]
     for name, rows in (("item", known.drop_duplicates("item")), ("user", test.assign(row=range(len(test))))):
@@ -62,35 +63,39 @@ def recall(folder: Path, run: Any, k: int = 5) -> float:
     vectors = np.array(items["vector"].to_pylist(), np.float32)
     scores = np.array(users["vector"].to_pylist(), np.float32) @ vectors.T
     hits = 0
-    for number, (item, history) in enumerate(zip(test["item"], test["history"], strict=True)):
-        seen = {int(one) for one in history.split("|") if one} - {item}
+    for number, (user, item, history) in enumerate(test[["user", "item", "history"]].to_numpy()):
+        seen = {int(one) for one in history.split("|") if one} if exclude == "history" else trained[user]
+        seen = seen - {item}
         own = scores[number, names == item][0]
         hits += sum(scores[number, i] > own for i, name in enumerate(names) if name not in seen) < k
     return hits / len(test)
 
 
 @pytest.mark.parametrize(
-    "processes",
+    ("processes", "exclude"),
     [
-        [],
-        pytest.param([*SERVERS, "cluster.workers=2"], marks=pytest.mark.cluster),
-        pytest.param([*COLLECTIVE, "cluster.workers=2"], marks=pytest.mark.cluster),
-        pytest.param([*SERVERS, "cluster.workers=2", "cluster.loaders=1"], marks=pytest.mark.slow),
+        ([], "history"),
+        ([], "user"),
+        pytest.param([*SERVERS, "cluster.workers=2"], "user", marks=pytest.mark.cluster),
+        pytest.param([*COLLECTIVE, "cluster.workers=2"], "history", marks=pytest.mark.cluster),
+        pytest.param([*SERVERS, "cluster.workers=2"], "history", marks=pytest.mark.slow),
+        pytest.param([*SERVERS, "cluster.workers=2", "cluster.loaders=1"], "user", marks=pytest.mark.slow),
     ],
-    ids=["alone", "servers", "collective", "loaders"],
 )
-def test_a_run_reports_the_ranks_of_its_vectors(tmp_path: Path, processes: list[str]) -> None:
-    path = make_recipe(tmp_path, RECIPE, clicks())
+def test_a_run_reports_the_ranks_of_its_vectors(tmp_path: Path, processes: list[str], exclude: str) -> None:
+    path = make_recipe(tmp_path, RECIPE.replace("exclude: history", f"exclude: {exclude}"), clicks())
     outcome = launch.train(load(path, processes), str(tmp_path / "run"))
     test = json.loads(outcome.folder.metrics_file.read_text())["test"]
-    assert test["recall@5"] == pytest.approx(recall(tmp_path, outcome.folder))
+    assert test["recall@5"] == pytest.approx(recall(tmp_path, outcome.folder, exclude))
     assert test["queries"] == clicks().clicked[9::10].sum()
     assert launch.evaluate(outcome.folder) == pytest.approx(test, rel=1e-5)
 
 
-def test_the_items_of_a_file_are_ranked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exclude", ["history", "user"])
+def test_the_items_of_a_file_are_ranked(tmp_path: Path, exclude: str) -> None:
     table = clicks()
-    path = make_recipe(tmp_path, RECIPE.replace("data: {", "data: {items: items.csv, "), table)
+    recipe = RECIPE.replace("data: {", "data: {items: items.csv, ")
+    path = make_recipe(tmp_path, recipe.replace("exclude: history", f"exclude: {exclude}"), table)
     listed = table.drop_duplicates("item")[["item", "price"]]
     listed.head(20).to_csv(tmp_path / "items.csv", index=False)
     outcome = launch.train(load(path), str(tmp_path / "run"))
@@ -107,7 +112,7 @@ def test_the_items_of_a_file_are_ranked(tmp_path: Path) -> None:
     [
         ("at: [5]", "at: [5, 500]", "first 500 items, but the number of items is 60"),
         ("name: two_tower, item: [item, price], hidden: [8], width: 6", "name: dnn", "DNN has no towers"),
-        ("exclude: history", "exclude: user", "'user', which is not a feature of several ids"),
+        ("exclude: history", "exclude: price", "'price', which is not a categorical feature"),
         (", among: items, exclude: history", "", "ranking needs a group column"),
         (", table: item", "", "feature 'history', which does not have the ids of items"),
         (

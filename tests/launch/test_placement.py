@@ -14,8 +14,9 @@ from satrap.exchange.collective import Placement
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.network import make_model
-from satrap.launch.placement import Facts, placement_of, plan
+from satrap.launch.placement import Facts, placement_of, plan, replicas
 from satrap.plan import WorkerRates, measure
+from satrap.plan.replicas import ReplicaChoice
 from satrap.runtime.machine_limits import machine_bytes
 from satrap.tools.plan.calibration import calibrate
 from satrap.tools.plan.recipe_cluster import plan_size
@@ -137,6 +138,67 @@ def test_workers_place_tables_as_the_recipe_or_the_plan_says(tmp_path: Path) -> 
     assert len(said) == 1
     placement_of(other, folder, said.append)  # other workers: another plan
     assert (len(said), kept(folder)["workers"]) == (2, 3)
+
+
+HYBRID = ["cluster.exchange=servers", "cluster.workers=2"]
+
+
+def test_workers_hold_small_tables_whose_rows_would_be_stale(tmp_path: Path) -> None:
+    path, said = make_recipe(tmp_path), list[str]()
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    found = placement_of(load(path, HYBRID), folder, said.append)
+    assert found == Placement("row_wise", {"user": "replicated", "item": "replicated"})
+    assert said == [
+        "placement of tables (for details: satrap plan): every worker holds user, item, which are never "
+        "stale; no shard is needed"
+    ]
+    known = {**kept(folder), "tables": {"user": "row_wise", "item": "replicated"}}
+    folder.placement_file.write_text(json.dumps(known))
+    again = placement_of(load(path, HYBRID), folder, said.append)
+    assert (again.of("user"), len(said)) == ("row_wise", 1)  # a resumed run keeps its placement
+    chosen = [*HYBRID, "cluster.placements={user: row_wise}"]
+    found = placement_of(load(path, chosen), folder, said.append)
+    assert (found.of("user"), found.of("item")) == ("row_wise", "replicated")
+    assert said[1].endswith("stale; shards hold user (cluster.placements)")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["cluster.placement=row_wise"],
+        ["cluster.workers=1"],
+        ["training.mode=sync"],
+        ["training.mode=async"],
+        ["cluster.exchange=collective"],
+        ["cluster.embedding_workers=1"],
+        ["dense.mesh={tensor: 2}"],
+        ["data.batch_size=2000"],  # a worker would have no batch
+        ["embedding.memory=1MiB", "embedding.eviction={policy: lru}"],
+    ],
+)
+def test_otherwise_shards_hold_all_tables(tmp_path: Path, more: list[str]) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    keys = {one.partition("=")[0] for one in more}
+    others = [one for one in HYBRID if one.partition("=")[0] not in keys]
+    found = placement_of(load(make_recipe(tmp_path), [*others, *more]), folder, lambda _: None)
+    assert {found.of("user"), found.of("item")} == {"row_wise"}
+
+
+def test_frozen_tables_and_tables_with_rows_from_a_file_stay_at_the_shards(tmp_path: Path) -> None:
+    path = make_recipe(tmp_path)
+    (tmp_path / "rows.npz").touch()
+    recipe = load(path, [*HYBRID, "tables.user.rows=rows.npz", "tables.user.frozen=true"])
+    found = replicas(recipe, Facts())
+    assert found["user"] == ReplicaChoice(False, "its rows come from a file")
+    assert found["item"] == ReplicaChoice(True, "few ids: about 20")
+    few = replicas(load(path, [*HYBRID, "data.batch_size=1000"]), Facts())  # all samples are in one step
+    assert few["user"] == ReplicaChoice(True, "few ids: about 30")
+    assert (
+        replicas(recipe, Facts(rows={"item": 10**6}))["item"].why
+        == "many ids: about 1,000,000, more than 10,000"
+    )
 
 
 def kept(folder: RunFolder) -> dict[str, Any]:

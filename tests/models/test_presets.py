@@ -1,5 +1,7 @@
 """Presets are arguments that their models take, with the sizes of publications."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -73,6 +75,22 @@ def test_the_published_mmoe_has_the_layers_of_its_source():
     experts = [weight.shape[0] // 3 for weight in model.experts.parameters() if weight.ndim == 2]
     assert experts == [512, 256, 128]
     assert [w.shape[0] for w in model.towers.parameters() if w.ndim == 2] == [256, 128, 64, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "layers"),
+    [
+        ("gru4rec", 100, lambda: [torch.nn.GRU(100, 100), torch.nn.Linear(100, 100)]),
+        ("bert4rec", 64, lambda: [torch.nn.TransformerEncoderLayer(64, 2, 256) for _ in range(2)]),
+    ],
+)
+def test_published_models_of_the_next_item_have_the_weights_of_their_sources(name, dim, layers):
+    features = {k: replace(each, dim=dim) for k, each in NEXT_ITEM_HISTORY.categorical.items()}
+    with torch.device("meta"):
+        model = models.create(name, NEXT_ITEM_HISTORY.replace(features), preset="published")
+        expected = sum(p.numel() for layer in layers() for p in layer.parameters())
+    own = [model.encoder, model.project] if name == "gru4rec" else [model.encoder.blocks]
+    assert sum(p.numel() for part in own for p in part.parameters()) == expected
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest():

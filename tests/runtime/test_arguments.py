@@ -119,6 +119,7 @@ def test_values_come_in_the_form_that_the_annotation_asks_for() -> None:
 
 def test_a_class_has_its_constructor_and_methods_checked() -> None:
     assert Pair(1, [2, 3]) == Pair(1, (2, 3))  # type: ignore[arg-type]
+    assert Pair(1, range(2, 4)) == Pair(1, (2, 3))  # type: ignore[arg-type]
     assert Pair.of(1).plus(2) == 3
     wrong: Any = "2"
     for make, owner in (

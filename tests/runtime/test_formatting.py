@@ -9,6 +9,7 @@ from satrap.runtime.formatting import (
     counted,
     decimals,
     duration,
+    html_table,
     metric_name,
     metrics_line,
     size,
@@ -68,3 +69,13 @@ def test_the_baseline_is_that_of_scikit_learns_dummies() -> None:
 
 def test_nouns_after_a_number() -> None:
     assert [counted(n, "row") for n in (0, 1, 1000)] == ["0 rows", "1 row", "1,000 rows"]
+
+
+def test_a_table_of_a_notebook_is_escaped_and_short() -> None:
+    assert html_table("a < b", [("<b>", 1)]) == (
+        "<table><caption>a &lt; b</caption><tr><td>&lt;b&gt;</td><td>1</td></tr></table>"
+    )
+    long = html_table("many", [("x" * 1000,)] * 1000)
+    assert long.count("<tr>") == 51
+    assert "and 950 more rows" in long
+    assert len(long) < 51 * 130

@@ -90,7 +90,7 @@ def scores_of(series: Series, steps: list[int], rows: pd.DataFrame) -> dict[int,
     for step in steps:
         predictor = Predictor.load(series.place(step))
         data = read(rows, predictor.schema.without_labels(), batch_size=len(rows))
-        found[step] = predictor.predict_all(data)[:, 0]
+        found[step] = predictor.predict(data)[:, 0]
         predictor.close()
     return found
 

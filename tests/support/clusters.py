@@ -11,11 +11,12 @@ from tests.cluster.runs import children
 
 SERVERS = [
     "cluster.exchange=servers",
+    "cluster.placement=row_wise",
     "cluster.wire.forward=float32",
     "cluster.wire.backward=float32",
 ]
 
-COLLECTIVE = ["cluster.exchange=collective", *SERVERS[1:]]
+COLLECTIVE = ["cluster.exchange=collective", *SERVERS[2:]]
 
 
 class Kill(Observer):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
 from satrap.config import load
 from satrap.errors import ConfigError
@@ -27,10 +27,11 @@ model:""",
 
 
 class Library:
-    """Predicts the mean label of a row's user; keeps what it gets."""
+    """Predicts the mean label of a row's user, or the shares of the classes; keeps what it gets."""
 
     def __init__(self) -> None:
         self.sets: list[Any] = []
+        self.options: dict[str, Any] = {}
 
     def Dataset(self, rows: Any, labels: Any, categorical_feature: Any = ()) -> Any:  # noqa: N802
         self.sets.append(SimpleNamespace(rows=rows.copy(), labels=labels, categories=categorical_feature))
@@ -40,13 +41,18 @@ class Library:
         return rounds
 
     def train(self, options: Any, data: Any, rounds: int, valid_sets: Any, callbacks: Any) -> Any:
-        assert (options["objective"], rounds, callbacks) == ("binary", 1000, [50])
+        assert (rounds, callbacks) == (1000, [50])
+        self.options = options
+        if options["objective"] == "multiclass":
+            shares = np.bincount(data.labels.astype(int), minlength=options["num_class"]) / len(data.labels)
+            return SimpleNamespace(predict=lambda rows: np.tile(shares, (len(rows), 1)))
         user = data.rows[:, 0].astype(int)
         means = np.bincount(user, data.labels) / np.bincount(user)
 
         def predict(rows: Any) -> Any:
             known = ~np.isnan(rows[:, 0])
-            return np.where(known, means[np.where(known, rows[:, 0], 0).astype(int)], 0.5).clip(0.01, 0.99)
+            found = np.where(known, means[np.where(known, rows[:, 0], 0).astype(int)], 0.5)
+            return found.clip(0.01, 0.99) if options["objective"] == "binary" else found
 
         return SimpleNamespace(predict=predict)
 
@@ -66,6 +72,7 @@ def test_it_gets_numbers_and_ids_of_the_same_rows(tmp_path: Path, library: Libra
     train, held = library.sets
     place = np.arange(2000) % 10
     assert train.categories == [0, 1]
+    assert library.options["objective"] == "binary"
     for part, kept in ((train, place < 8), (held, place == 8)):
         np.testing.assert_array_equal(part.labels, rows["clicked"][kept])
         np.testing.assert_allclose(part.rows[:, 2], rows["price"][kept], rtol=1e-6)
@@ -79,12 +86,48 @@ def test_it_gets_numbers_and_ids_of_the_same_rows(tmp_path: Path, library: Libra
     assert found["logloss"] == pytest.approx(log_loss(held.labels, expected), abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("keys", "objective"),
+    [
+        ("kind: regression", {"objective": "regression"}),
+        ("kind: regression, loss: absolute", {"objective": "regression_l1"}),
+        ("kind: regression, loss: poisson", {"objective": "poisson"}),
+        ("kind: regression, loss: huber, delta: 2, mean: 1, std: 5", {"objective": "huber", "alpha": 10}),
+    ],
+)
+def test_a_number_is_learned_with_the_labels_loss(
+    tmp_path: Path, library: Library, keys: str, objective: dict[str, Any]
+) -> None:
+    rows = frame(2000)
+    text = RECIPE.replace("[clicked]", f"[{{name: spent, column: price, {keys}}}]")
+    found = baseline(load(make_recipe(tmp_path, text, rows)))
+    assert objective.items() <= library.options.items()
+    place = np.arange(2000) % 10
+    means = rows["user"][place == 8].map(rows[place < 8].groupby("user")["price"].mean())
+    truth = rows["price"][place == 8]
+    assert found["rmse"] == pytest.approx(np.sqrt(np.mean((means - truth) ** 2)), rel=1e-4)
+    assert found["mae"] == pytest.approx(np.mean(np.abs(means - truth)), rel=1e-4)
+    assert found["r2"] == pytest.approx(r2_score(truth, means), abs=1e-4)
+
+
+def test_classes_are_learned_together(tmp_path: Path, library: Library) -> None:
+    rows = frame(2000)
+    text = RECIPE.replace(
+        "[clicked]", "[{name: sort, column: color, kind: multiclass, classes: [red, blue, grey]}]"
+    )
+    rows["color"] = np.random.default_rng(0).choice(["grey", "blue", "red"], 2000, p=[0.2, 0.5, 0.3])
+    found = baseline(load(make_recipe(tmp_path, text, rows)))
+    assert {"objective": "multiclass", "num_class": 3}.items() <= library.options.items()
+    place = np.arange(2000) % 10
+    shares = rows["color"][place < 8].value_counts(normalize=True)
+    truth = rows["color"][place == 8]
+    assert found["accuracy"] == pytest.approx((truth == "blue").mean(), abs=1e-4)
+    assert found["logloss"] == pytest.approx(-np.log(truth.map(shares)).mean(), rel=1e-4)
+
+
 def test_what_it_cannot_do_is_refused(
     tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = RECIPE.replace("labels: [clicked]", "labels: [{name: price, kind: regression}]")
-    with pytest.raises(ConfigError, match="needs a binary label, not a regression one"):
-        baseline(load(make_recipe(tmp_path, text)))
     text = RECIPE.replace("  split: {modulo: 10, validation: [8], test: [9]}\n", "")
     with pytest.raises(ConfigError, match="needs validation rows"):
         baseline(load(make_recipe(tmp_path, text)))

@@ -160,12 +160,12 @@ def test_a_version_can_be_loaded_into_a_store_with_a_tier(tmp_path: Path) -> Non
     """Rows there have room for the state of an optimizer, and a version has none."""
     trainer = make_trainer()
     trainer.fit(train_data(), checkpoint=feeding(Publishing(str(tmp_path / "feed"))), steps=3)
-    expected = trainer.predict_all(train_data())
+    expected = trainer.predict(train_data())
     trainer.close()
     tier = satrap.store.Tier(str(tmp_path), size=1 << 20)
     store = satrap.store.StoreConfig(memory=4_000_000, eviction=LRU, tier=tier)
     predictor = Predictor.load(str(tmp_path / "feed"), Dropped(), store=store)
-    assert np.array_equal(predictor.predict_all(train_data()), expected)
+    assert np.array_equal(predictor.predict(train_data()), expected)
     predictor.close()
 
 

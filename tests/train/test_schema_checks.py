@@ -83,16 +83,16 @@ def test_data_of_another_schema_is_refused(trainer: Trainer, changes: dict[str, 
 def test_data_may_have_what_scoring_does_not_need(trainer: Trainer) -> None:
     renamed = {"who": COLUMNS["user"], **{name: COLUMNS[name] for name in ("item", "tags", "price")}}
     schema = make_schema(user=satrap.Categorical(dim=8, column="who")).without_labels()
-    expected = trainer.predict_all(satrap.data.read(COLUMNS, SCHEMA))
+    expected = trainer.predict(satrap.data.read(COLUMNS, SCHEMA))
     assert expected.shape == (2, 1)
-    np.testing.assert_array_equal(trainer.predict_all(satrap.data.read(renamed, schema)), expected)
+    np.testing.assert_array_equal(trainer.predict(satrap.data.read(renamed, schema)), expected)
 
 
-def test_predict_all_is_predict_in_one_array(trainer: Trainer) -> None:
+def test_predict_returns_the_batches_of_its_stream_in_one_array(trainer: Trainer) -> None:
     batches = Batches(make_batches(3))
-    parts = list(trainer.predict(batches))
-    np.testing.assert_array_equal(trainer.predict_all(batches), np.concatenate(parts))
-    assert trainer.predict_all(Batches([])).shape == (0, 1)
+    parts = list(trainer.predict(batches, stream=True))
+    np.testing.assert_array_equal(trainer.predict(batches), np.concatenate(parts))
+    assert trainer.predict(Batches([])).shape == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_metric_of_the_users_own_decides_too() -> None:
     result = trainer.fit(Batches(make_batches(15)), validation=Batches(batches), epochs=5)
     values = [found["brier"] for found in result.history]
     assert result.metrics["brier"] == min(values) < values[-1]
-    predicted = np.concatenate(list(trainer.predict(Batches(batches))))
+    predicted = trainer.predict(Batches(batches))
     truth = np.concatenate([batch.labels for batch in batches if batch.labels is not None])
     weights = [np.ones(b.size) if b.weights is None else b.weights for b in batches]
     expected = np.average((truth - predicted)[:, 0] ** 2, weights=np.concatenate(weights))
@@ -231,14 +231,12 @@ def test_save_and_load_give_the_same_predictions(tmp_path: Any) -> None:
     batches = Batches(make_batches(30))
     trainer.fit(batches)
     trainer.save(str(tmp_path / "model"))
-    expected = np.concatenate(list(trainer.predict(batches)))
+    expected = trainer.predict(batches)
     loaded = Trainer.load(str(tmp_path / "model"), dense_optimizer=adam)
-    np.testing.assert_array_equal(np.concatenate(list(loaded.predict(batches))), expected)
+    np.testing.assert_array_equal(loaded.predict(batches), expected)
     trainer.fit(batches)
     loaded.fit(batches)
-    np.testing.assert_array_equal(
-        np.concatenate(list(loaded.predict(batches))), np.concatenate(list(trainer.predict(batches)))
-    )
+    np.testing.assert_array_equal(loaded.predict(batches), trainer.predict(batches))
     trainer.close()
     loaded.close()
 
@@ -308,7 +306,7 @@ def test_numbers_classes_and_vectors_equal_plain_pytorch(mode: str) -> None:
     trainer.fit(Batches(batches))
     for mine, theirs in zip(tower.parameters(), plain_tower.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
-    [predicted, *_] = trainer.predict(Batches(batches[:1]))
+    predicted = trainer.predict(Batches(batches[:1]))
     with torch.no_grad():
         outputs = plain.outputs(batches[0])
     np.testing.assert_allclose(predicted[:, 0], 100 + 20 * outputs[:, 0], rtol=1e-4)
@@ -339,14 +337,14 @@ def test_numbers_alone_need_no_tables_and_equal_plain_pytorch(settings: Any, tmp
         trainer.fit(Batches(batches))
         assert trainer.exchange.telemetry.statistics().tables == {}
         trainer.save(str(tmp_path / "model"))
-        scores = trainer.predict_all(Batches(batches[:2]))
+        scores = trainer.predict(Batches(batches[:2]))
     with torch.no_grad():
         outputs = torch.cat([torch.sigmoid(plain.outputs(batch)) for batch in batches[:2]])
     np.testing.assert_allclose(scores, outputs, rtol=1e-5)
     with closing(Trainer.load(str(tmp_path / "model"), Tower(4))) as loaded:
-        np.testing.assert_array_equal(loaded.predict_all(Batches(batches[:2])), scores)
+        np.testing.assert_array_equal(loaded.predict(Batches(batches[:2])), scores)
     with closing(Predictor.load(str(tmp_path / "model"), Tower(4))) as predictor:
-        np.testing.assert_array_equal(predictor.predict_all(Batches(batches[:2])), scores)
+        np.testing.assert_array_equal(predictor.predict(Batches(batches[:2])), scores)
 
 
 def test_an_optimizer_that_is_none_is_refused() -> None:

@@ -210,6 +210,7 @@ cluster:
   workers: {processes["workers"]}
   loaders: {processes["loaders"]}
   embedding_workers: {processes["embedding_workers"]}
+  placement: row_wise
   placements: {{{placements}}}
   wire: {{forward: float32, backward: float32}}
   restarts: 1000

@@ -26,7 +26,7 @@ from satrap.config import load
 from satrap.train import Observer, Progress
 
 CENSUS = Path(__file__).parents[2] / "examples" / "recipes" / "census_income.yaml"
-BASE = ["cluster.exchange=servers", "cluster.shards=2"]
+BASE = ["cluster.exchange=servers", "cluster.shards=2", "cluster.placement=row_wise"]
 
 
 @dataclass

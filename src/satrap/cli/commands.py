@@ -30,6 +30,7 @@ from satrap.cli.setup.quickstart import quickstart
 from satrap.cli.setup.tune import tune
 from satrap.cli.trained.bench import bench
 from satrap.cli.trained.checkpoint import checkpoint
+from satrap.cli.trained.compare import compare
 from satrap.cli.trained.export import export
 from satrap.cli.trained.report import report
 from satrap.cli.trained.scoring import evaluate, predict
@@ -70,6 +71,7 @@ for command in (
     bench,
     export,
     report,
+    compare,
     config,
     models,
     plan,

@@ -134,6 +134,7 @@ class Recipe:
             (data.get("stream", {}).get("labels", {}), "folder"),
             *((join, "source") for join in data.get("join", ())),
             *((table, "rows") for table in tables),
+            (whole["training"].get("warm_start") or {}, "url"),
         ):
             if keys.get(name):
                 keys[name] = self._absolute(keys[name])

@@ -6,12 +6,14 @@ from satrap.data.encode.statistics import measure
 from satrap.data.encode.times import TimeRange
 from satrap.data.formats.csv import CsvOptions
 from satrap.data.formats.join import Join
+from satrap.data.iterable_batches import IterableBatches
 from satrap.data.prefetch import prefetch
 from satrap.data.source import RowSplit
 
 __all__ = [
     "CsvOptions",
     "Dataset",
+    "IterableBatches",
     "Join",
     "RowSplit",
     "TimeRange",

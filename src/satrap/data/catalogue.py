@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +12,10 @@ from satrap.batch import Batch, Ids, Jagged
 from satrap.data.batch_rows import concat_rows, take_rows
 from satrap.data.dataset import Dataset
 from satrap.errors import DataError
-from satrap.pairs import key_of_items
+from satrap.pairs import TrainedEvents, key_of_items
 from satrap.schema import MISSING_ID, Schema
+
+Floats = npt.NDArray[np.float64]
 
 ROWS = 1 << 17
 """Rows to count at once."""
@@ -29,41 +30,36 @@ class Catalogue:
         key: the feature that identifies items.
         items: one sample per item, with the features of an item only; its numbers have the columns of the
             whole schema, with zeros for other features.
-        counts: int64[items], rows and counted events of each item.
+        counts: float64[items], the pairs of each item that a pass is expected to train: its rows, and events
+            of histories.
     """
 
-    def __init__(self, key: str, items: Batch, counts: npt.NDArray[np.int64]) -> None:
+    def __init__(self, key: str, items: Batch, counts: Floats) -> None:
         self.key, self.items, self.counts = key, items, counts
         self.ids: Ids = items.ids[key].values
-        self._sums: dict[float, npt.NDArray[np.float64]] = {}
+        self._sums: dict[float, Floats] = {}
 
     @classmethod
-    def of(
-        cls, data: Dataset, features: Sequence[str], events: Mapping[str, str] = MappingProxyType({})
-    ) -> Catalogue:
+    def of(cls, data: Dataset, features: Sequence[str], events: TrainedEvents | None = None) -> Catalogue:
         """Read a data set once and return its items; rows without an id, or with label 0, do not count.
 
         Args:
             data: the rows; the rows of all workers count.
             features: the features of an item, the first one with a single id identifies it. An item has the
                 features of its first row.
-            events: feature of a history -> feature of the item; events of rows that count also count.
-                Either none, or one for each feature of the item.
+            events: of the histories of rows that count, with all features of the item; a history's events are
+                also items, and count as often as training predicts them.
 
         Raises:
             DataError: no row has an item.
             ConfigError: no feature identifies items.
         """
-        schema = data.schema
-        key = key_of_items(schema, features)
-        labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
-        read = {name: schema.features[name] for name in (*features, *events)}
-        part = Schema(labels, read, salt=schema.salt)
-        whole = {"worker": 0, "workers": 1, "training": False}  # served items have the counts of all rows
-        rows = data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
-        ids, counts, firsts = np.empty(0, np.uint64), np.empty(0, np.int64), list[Batch]()
-        for batch in (_with_events(positive, key, events) for positive in _positive(rows, key)):
-            unique, first, often = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
+        key = key_of_items(data.schema, features)
+        rows = counted_rows(data, (*features, *(events.items if events else ())))
+        ids, counts, firsts = np.empty(0, np.uint64), np.empty(0), list[Batch]()
+        for batch, weights in (_with_events(one, key, events) for one in positive(rows.batches(), key)):
+            unique, first, place = np.unique(batch.ids[key].values, return_index=True, return_inverse=True)
+            often = np.bincount(place, weights, len(unique))
             places = np.searchsorted(ids, unique)
             known = np.zeros(len(unique), np.bool_)
             inside = places < len(ids)
@@ -73,6 +69,7 @@ class Catalogue:
             ids = np.insert(ids, places[~known], unique[~known])
             counts = np.insert(counts, places[~known], often[~known])
         if not len(ids):
+            labels = rows.schema.labels
             raise DataError(
                 f"no row has an item{' and label 1' * bool(labels)}",
                 where=rows.source.label,
@@ -80,7 +77,7 @@ class Catalogue:
             )
         items = concat_rows(firsts)
         items = take_rows(items, np.argsort(items.ids[key].values, kind="stable"))
-        return cls(key, _widened(items, part, schema), counts)
+        return cls(key, _widened(items, rows.schema, data.schema), counts)
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -102,7 +99,7 @@ class Catalogue:
         order = np.argsort(items.ids[self.key].values)
         return Catalogue(self.key, take_rows(items, order), counts[order])
 
-    def shares(self, ids: Ids, power: float = 1.0) -> npt.NDArray[np.float64]:
+    def shares(self, ids: Ids, power: float = 1.0) -> Floats:
         """Return the probability of each id, float64[n], in draws with this power; 0 for unknown ones."""
         sums = self._cumulative(power)
         places = self.find(ids)
@@ -118,7 +115,7 @@ class Catalogue:
             places = np.searchsorted(sums, random.random(count) * sums[-1], side="right")
         return take_rows(self.items, np.minimum(places, len(self) - 1))
 
-    def _cumulative(self, power: float) -> npt.NDArray[np.float64]:
+    def _cumulative(self, power: float) -> Floats:
         if power not in self._sums:
             self._sums[power] = np.cumsum((self.counts / self.counts.max()) ** power)
         return self._sums[power]
@@ -134,20 +131,13 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
     )
 
 
-def _with_events(batch: Batch, key: str, events: Mapping[str, str]) -> Batch:
-    """Return the items of some rows and then, as more rows, the events of their histories.
-
-    Args:
-        batch: rows with the features of an item and, if `events` is not empty, of a history.
-        key: the feature that identifies items; events without an id are left out.
-        events: feature of a history -> feature of the item.
-    """
-    if not events:
-        return batch
-    past = {item: batch.ids[history].values for history, item in events.items()}
-    known = past[key] != MISSING_ID
-    ids = {name: Jagged(np.concatenate((batch.ids[name].values, past[name][known]))) for name in past}
-    return Batch(len(ids[key].values), ids)
+def counted_rows(data: Dataset, features: Iterable[str]) -> Dataset:
+    """Return the rows of all workers with some features, and with the label if it has a column."""
+    schema = data.schema
+    labels = [label for label in schema.labels[:1] if label.kind == "binary" and not label.implicit]
+    part = Schema(labels, {name: schema.features[name] for name in features}, salt=schema.salt)
+    whole = {"worker": 0, "workers": 1, "training": False}  # served items have the counts of all rows
+    return data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
 
 
 def counting(batch: Batch, key: str) -> npt.NDArray[np.int64]:
@@ -160,10 +150,33 @@ def counting(batch: Batch, key: str) -> npt.NDArray[np.int64]:
     return np.flatnonzero(keep)
 
 
-def _positive(rows: Dataset, key: str) -> Iterator[Batch]:
-    """Yield the rows that have an item and, if there is a label, label 1."""
-    for batch in rows.batches():
+def positive(batches: Iterable[Batch], key: str) -> Iterator[Batch]:
+    """Yield the rows that have an item and, if there is a label, label 1; `key` identifies items."""
+    for batch in batches:
         yield take_rows(batch, counting(batch, key))
+
+
+def _with_events(batch: Batch, key: str, events: TrainedEvents | None) -> tuple[Batch, Floats]:
+    """Return the items of rows and then, as more rows, the events of their histories; how often each counts.
+
+    Args:
+        batch: rows with the features of an item and, with `events`, of a history.
+        key: the feature that identifies items; events without an id are left out.
+        events: of the histories.
+    """
+    if events is None:
+        return batch, np.ones(batch.size)
+    pasts = {item: batch.ids[history] for history, item in events.items.items()}
+    known, counts = pasts[key].values != MISSING_ID, np.full(len(pasts[key].values), events.share)
+    bounds = pasts[key].offsets
+    assert bounds is not None
+    if not events.first:
+        counts[bounds[:-1][np.diff(bounds) > 0]] = 0
+    ids = {
+        name: Jagged(np.concatenate((batch.ids[name].values, past.values[known])))
+        for name, past in pasts.items()
+    }
+    return Batch(len(ids[key].values), ids), np.concatenate((np.ones(batch.size), counts[known]))
 
 
 def _widened(items: Batch, part: Schema, whole: Schema) -> Batch:

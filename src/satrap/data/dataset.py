@@ -23,6 +23,7 @@ from satrap.data.formats.arrays import SLICE_ROWS, MemorySource, to_table
 from satrap.data.formats.columns import taken
 from satrap.data.formats.csv import CsvOptions, CsvSource
 from satrap.data.formats.files import FORMATS, File, find_files, guess_format
+from satrap.data.formats.frames import frame_stream
 from satrap.data.formats.join import Join, SideTable, check_joins
 from satrap.data.formats.parquet import ArrowSource, ParquetSource
 from satrap.data.shuffle_buffer import ShuffleBuffer
@@ -181,13 +182,13 @@ class Dataset:
     def fingerprint(self) -> list[dict[str, Any]]:
         """Return the fingerprints that show whether the rows have changed, as plain data; see `Fingerprint`.
 
-        There is one per file (or one for a table in memory), then one per side table.
+        There is one per file (or one for a table or a stream), then one per side table.
         """
         source = self._source
         if isinstance(source, FileSource):
             fingerprints = of_files(source.inputs, source.rows_by_file())
         else:
-            fingerprints = [_of_table(self)]
+            fingerprints = [_of_rows(self)]
         return [
             asdict(fingerprint)
             for fingerprint in (*fingerprints, *(side.fingerprint for side in self._joins))
@@ -376,7 +377,10 @@ class Dataset:
             )
 
 
-def _of_table(data: Dataset) -> Fingerprint:
+def _of_rows(data: Dataset) -> Fingerprint:
+    """Return the fingerprint of a table; of a stream, which is not read, its name."""
+    if not isinstance(data.source, MemorySource):
+        return Fingerprint(name=data.source.label)
     whole = data.with_options(rows=None, worker=0, workers=1)
     rows, digest = whole.num_rows() or 0, ""
     with suppress(SatrapError):  # reading the unusable row raises the error later
@@ -436,7 +440,10 @@ def read(
     `Dataset.with_options` sets how rows are shuffled and which shard a worker reads.
 
     Args:
-        source: path, glob, fsspec URL or a list of them; or pyarrow Table, pandas DataFrame, dict of columns.
+        source: path, glob, fsspec URL or a list of them; a folder with parts such as `year=2024/`, whose
+            names become columns; a dict of columns; a data frame of pandas or polars; a Hugging Face data
+            set; a DuckDB relation or any other object with `__arrow_c_stream__`. Streams are read in their
+            order.
         schema: labels and features; `Schema.without_labels` for data without label columns.
         batch_size: samples per batch, default 4096.
         shuffle: read in random order, a function of (seed, epoch); default False.
@@ -456,13 +463,16 @@ def read(
 
 
 def open_source(source: Any, *, format: str | None = None, csv: CsvOptions | None = None) -> Source:
-    """Return the source behind a path, glob, URL, list, table or dict.
+    """Return the source behind a path, glob, URL, list, dict, table or stream.
 
     Raises `DataError` if a file cannot be read, `ConfigError` for an unknown format or kind of source.
     """
     table = to_table(source)
     if table is not None:
         return MemorySource(*table)
+    stream = frame_stream(source)
+    if stream is not None:
+        return stream
     return open_files(find_files(source), format=format, csv=csv)
 
 

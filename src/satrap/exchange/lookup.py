@@ -128,6 +128,7 @@ class Lookup(Generic[R]):
         seen: by shard, the updates it had applied before it ran the lookup.
         missed: updates that the lookup did not see, between it and its own update: (of this caller, of
             others); -1 while unknown.
+        recall: returns the rows of the unique ids behind the requests; None: `result` does.
     """
 
     requests: Sequence[LookupRequest]
@@ -138,6 +139,7 @@ class Lookup(Generic[R]):
     active: int = 1
     seen: dict[int, Seen] = field(default_factory=dict)
     missed: Seen = (-1, -1)
+    recall: Callable[[], list[R]] | None = None
 
     def result(self, timeout: float | None = None) -> list[R]:
         """Wait for the rows and return them; raise the exchange's error."""
@@ -150,8 +152,8 @@ class Lookup(Generic[R]):
                 self.rows.set_exception(error)
 
     def unpooled_rows(self) -> list[R]:
-        """Wait for the rows of the unique ids behind the requests; here the same as `result`."""
-        return self.result()
+        """Return the rows of the unique ids behind the requests, as a snapshot saves them."""
+        return self.result() if self.recall is None else self.recall()
 
     def for_update(self, exchange: object, gradients: Sequence[Any]) -> Lookup[R]:
         """Return the lookup whose rows an update of `exchange` changes: without gradients an empty one."""

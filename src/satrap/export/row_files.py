@@ -95,8 +95,7 @@ def import_rows(
     ids, weights = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     [own] = [own for own in tables if own.dim == weights.shape[1]]
     states = [part.state for part in parts if part.state is not None]
-    initial = plans[own.dim].initial_state
-    state = np.concatenate(states) if states else np.tile(initial, (len(ids), 1))
+    state = np.concatenate(states) if states else plans[own.dim].initial_states(len(ids))
     fresh = RowChunk(table, ids, weights, state)
     compact(url)  # a delta does not hold a whole table
     with closing(Shard([own])) as shard:

@@ -56,7 +56,7 @@ def dry_run(recipe: Recipe, schema: Schema) -> None:
         with closing(make_trainer(recipe, schema, context, network=network)) as trainer:
             with blaming("your own code failed"):
                 trainer.fit(rows, steps=1)
-                next(trainer.predict(rows), None)
+                next(trainer.predict(rows, stream=True), None)
             list(trainer.exchange.rows.cut(still=True))
 
 

@@ -46,9 +46,8 @@ def fit(
     stream = open_stream(recipe, schema, worker=share.rank, workers=share.size)
     needed = [part for part in PARTS if not (context.trial and part == "test")]
     parts = {part: open_share(part) for part in needed if part != "train" or stream is None}
-    rows = stream or parts["train"]
+    rows, held = stream or parts["train"], parts.get("test")
     assert rows is not None
-    held = parts.get("test")
     trainer = make_trainer(recipe, schema, context, notice)
     history = History(folder.history_file, notice=notice)
     checkpoint = checkpointing(recipe, folder, notice)
@@ -62,6 +61,7 @@ def fit(
         started(trainer)
         recorders = _recorders(stack, folder, history, notice) if workers.rank == 0 else ()
         try:
+            _warm_start(recipe, trainer, resume, notice)
             rank_items(recipe, trainer.predictor, lambda: rows, held)
             with blaming("your own code failed"):
                 result = trainer.fit(
@@ -84,6 +84,15 @@ def fit(
         except KeyboardInterrupt as error:
             raise _keep_interrupted(trainer, folder, history) from error
     return _record(RunOutcome(folder, result, test), history, workers)
+
+
+def _warm_start(recipe: Recipe, trainer: Trainer, resume: bool, notice: Callable[[str], None]) -> None:
+    """Give a new run the weights and rows of the run that its recipe names, and print which."""
+    start = recipe.sections.training.warm_start
+    if start is not None and not resume:
+        report = trainer.warm_start(recipe.locate(start.url), state=start.state)
+        for line in report.lines() if trainer.workers.rank == 0 else ():
+            notice(line)
 
 
 def one_class(part: str, metrics: Mapping[str, float]) -> Iterator[str]:

@@ -15,8 +15,9 @@ from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.series import newest
 from satrap.config import Recipe
-from satrap.config.checks.tables import memory_of
-from satrap.errors import ConfigError
+from satrap.config.checks.tables import kept, memory_of
+from satrap.config.keys.sections import Sections
+from satrap.errors import ConfigError, DataError
 from satrap.exchange.collective import Placement
 from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.wire.formats import CODES
@@ -25,12 +26,14 @@ from satrap.launch.datasets import open_part
 from satrap.launch.folder.run_folder import RunFolder, write_whole
 from satrap.launch.network import construct_model
 from satrap.plan import Plan, Topology, WorkerRates, Workload, measure, place, workload
+from satrap.plan.replicas import SAMPLES, ReplicaChoice, choose, described
 from satrap.plan.topology import BANDWIDTH, LATENCY, assumed
 from satrap.runtime import numba_cache
 from satrap.runtime.formatting import size
 from satrap.runtime.machine_limits import machine_bytes
 from satrap.runtime.user_code import blaming
 from satrap.schema import Schema, Table
+from satrap.settings.store import TableSettings
 
 BATCHES = 20
 """Number of batches to read, over all workers."""
@@ -98,34 +101,90 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
 
 
 def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None]) -> Placement:
-    """Return the placement of each table's rows; for `cluster.placement: auto`, the planned one.
+    """Return the placement of each table's rows: the recipe's, the planned one, or replicas of small tables.
 
-    Tables in `cluster.placements` keep their placement. Speeds are assumed, so that equal runs have equal
-    plans. A run that resumes with the same number of workers keeps its plan, so that its result does not
-    depend on the interruption. Otherwise the numbers of rows come from the newest snapshot.
+    For `cluster.placement: auto` it is planned. With shard servers and rows that may be stale, and without
+    `cluster.placement`, `choose` decides which tables the workers hold. Tables in `cluster.placements` keep
+    their placement. Speeds are assumed, so that equal runs have equal plans. A run that resumes with the same
+    number of workers keeps its placement, so that its result does not depend on the interruption. Otherwise
+    the numbers of rows come from the newest snapshot.
     """
-    cluster = recipe.sections.cluster
+    sections, cluster = recipe.sections, recipe.sections.cluster
     if not recipe.schema().categorical:
         return Placement()
-    if cluster.placement != "auto":
-        return Placement(cluster.placement, cluster.placements)
+    if cluster.placement != "auto" and not may_replicate(sections, sections.shares):
+        return Placement(cluster.placement or PLACEMENTS[0], cluster.placements)
     file = folder.placement_file
     saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if saved.get("workers") == recipe.sections.shares and saved.get("placements") == cluster.placements:
-        return Placement("row_wise", saved["tables"], saved["owners"])
+    key = {"exchange": cluster.exchange, "workers": sections.shares, "placements": cluster.placements}
+    if {"exchange": "collective"} | saved == saved | key:
+        return Placement(PLACEMENTS[0], saved["tables"], saved["owners"])
     snapshots = folder.snapshots(recipe)
-    planned = plan(recipe, Facts(run=None if Series(snapshots).latest() is None else snapshots))
-    chosen = planned.placements
-    names = {
-        kind: [t for t, placement in chosen.items() if placement == kind]
-        for kind in sorted(set(chosen.values()))
-    }
-    summary = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
+    facts = Facts(run=None if Series(snapshots).latest() is None else snapshots)
+    owners: dict[str, int] = {}
+    if cluster.placement == "auto":
+        planned = plan(recipe, facts)
+        chosen, owners = dict(planned.placements), dict(planned.cost.owners)
+        names = {
+            kind: [t for t, placement in chosen.items() if placement == kind]
+            for kind in sorted(set(chosen.values()))
+        }
+        summary = "; ".join(f"{kind}: {', '.join(tables)}" for kind, tables in names.items())
+    else:
+        try:
+            choices = replicas(recipe, facts)
+        except DataError as error:  # too few rows to count ids
+            notice(f"shards hold all tables: {error.what}")
+            return Placement(PLACEMENTS[0], cluster.placements)
+        chosen = {name: PLACEMENTS[2 * choice.replicated] for name, choice in choices.items()}
+        summary = described(choices)
     notice(f"placement of tables (for details: satrap plan): {summary}")
-    plain = {"workers": recipe.sections.shares, "placements": cluster.placements}
-    plain |= {"tables": chosen, "owners": dict(planned.cost.owners)}
-    write_whole(file, json.dumps(plain, indent=2) + "\n")
-    return Placement("row_wise", chosen, planned.cost.owners)
+    write_whole(file, json.dumps(key | {"tables": chosen, "owners": owners}, indent=2) + "\n")
+    return Placement(PLACEMENTS[0], chosen, owners)
+
+
+def may_replicate(sections: Sections, workers: int) -> bool:
+    """Return whether small tables are replicated by default: workers share shards, and rows may be stale."""
+    cluster, mesh = sections.cluster, sections.dense.mesh
+    return (
+        (cluster.exchange, sections.training.mode, cluster.placement) == ("servers", "hybrid", None)
+        and workers > 1
+        and not cluster.embedding_workers
+        and sections.embedding.tier is None
+        and mesh.tensor * mesh.pipeline == 1
+    )
+
+
+def replicas(recipe: Recipe, facts: Facts, load: Workload | None = None) -> dict[str, ReplicaChoice]:
+    """Return table -> whether every worker holds it by default; see `choose`.
+
+    Args:
+        recipe: a recipe that `may_replicate`.
+        facts: number of workers, and numbers of rows.
+        load: lookups of the recipe's batches; default: measured.
+
+    Raises:
+        DataError: too few training rows for one step.
+    """
+    schema, workers = recipe.schema(), facts.workers or recipe.sections.shares
+    if load is None:
+        tables, _ = tables_and_network(recipe, schema, lambda _: None, torch.device("meta"))
+        load = measured_load(recipe, schema, tables, workers, facts)
+    fixed = {}
+    for name, limits in kept(recipe.sections).items():
+        settings = recipe.sections.tables.get(name, TableSettings())
+        placement = recipe.sections.cluster.placements.get(name)
+        if placement is not None:
+            fixed[name] = ReplicaChoice(placement == "replicated", "cluster.placements")
+        elif limits.decided_by or limits.memory is not None:
+            fixed[name] = ReplicaChoice(False, "its set of rows is limited")
+        elif settings.frozen or settings.rows is not None:
+            fixed[name] = ReplicaChoice(False, "its rows come from a file")
+    train = open_part(recipe, schema, "train")
+    assert train is not None
+    all_counted = load.steps < facts.batches // workers
+    samples = load.steps * load.batch_size * workers if all_counted else train.num_rows()
+    return choose(load, workers, SAMPLES if samples is None else samples, fixed)
 
 
 def check_tables(schema: Schema) -> None:

@@ -219,15 +219,16 @@ def evaluate(
 def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object], evaluated: object) -> None:
     """Prepare the ranking metrics of some evaluated rows, if there are ranking metrics.
 
-    All items are listed in `data.items`, else they are the items of training rows, which `rows` returns.
+    All items are listed in `data.items`, else they are the items of training rows, which `rows` returns, and
+    which may also say which items a user has seen.
     """
     sources = recipe.sections.data.items
-    if predictor.lists.of_items and sources is None:
-        predictor.lists.trained_on(rows())
-    elif predictor.lists.of_items and sources is not None:
+    if predictor.lists.of_items and sources is not None:
         schema = TowerVectors(predictor, "item").schema
         items = open_sources(recipe, schema, [recipe.locate(source) for source in sources])
         predictor.lists.rank_among(items)
+    if predictor.lists.needs_training_rows:
+        predictor.lists.trained_on(rows())
     predictor.lists.prepare(evaluated)
 
 

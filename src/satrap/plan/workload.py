@@ -41,6 +41,7 @@ class TableLoad:
         pooled_features: features that use the table, if its holder can pool all of them; else 0, the default.
         rows_from: "batches": `rows` were counted in the batches, a lower bound; "run" or "given".
         most: maximum number of rows; None, the default: unknown.
+        late: rows that only the second half of the counted steps have; default 0.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TableLoad:
     pooled_features: int = 0
     rows_from: str = "batches"
     most: int | None = None
+    late: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -100,7 +102,7 @@ class Workload:
 
 def _sized(table: TableLoad, rows: int, origin: str) -> TableLoad:
     most = None if table.most is not None and rows > table.most else table.most
-    return replace(table, rows=rows, rows_from=origin, most=most)
+    return replace(table, rows=rows, rows_from=origin, most=most, late=0)
 
 
 def measure(
@@ -190,6 +192,7 @@ class _Counter:
     def __init__(self) -> None:
         self._ids = self._distinct = self._distinct_all = 0
         self._seen = np.empty(0, np.uint64)
+        self._rows = [0]  # after each step
 
     def add(self, step: Sequence[Ids], ids: int) -> None:
         """Count a step: the unique ids of each worker, and the number of all ids."""
@@ -198,6 +201,7 @@ class _Counter:
         self._distinct += sum(map(len, step))
         self._distinct_all += len(together)
         self._seen = np.union1d(self._seen, together)
+        self._rows.append(len(self._seen))
 
     def load(self, table: Table, schema: Schema, steps: int, workers: int) -> TableLoad:
         """Return the averages over the counted steps."""
@@ -215,4 +219,5 @@ class _Counter:
             distinct_all=self._distinct_all / steps,
             pooled_features=_pooled(users),
             most=_most(users, self._seen),
+            late=len(self._seen) - self._rows[steps // 2],
         )

@@ -175,7 +175,7 @@ def _plain(value: Any) -> Any:
         return os.fspath(value)
     if not isinstance(value, type) and callable(getattr(value, "tolist", None)):
         value = value.tolist()
-    return tuple(map(_plain, value)) if type(value) in (list, tuple) else value
+    return tuple(map(_plain, value)) if type(value) in (list, tuple, range) else value
 
 
 @functools.cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
+from html import escape
 from typing import Any
 
 METRIC_NAMES = {
@@ -85,9 +86,32 @@ def described(thing: Any) -> str:
     return f"{type(thing).__name__}({', '.join(parts)})"
 
 
+HTML_ROWS, HTML_TEXT = 50, 100
+"""Most rows of a table in a notebook, and most characters of a text in it."""
+
+
+def html_table(title: str, rows: Sequence[Sequence[object]]) -> str:
+    """Return a table for a notebook, with escaped texts; long texts and many rows are cut."""
+
+    def cell(value: object) -> str:
+        text = str(value)
+        return f"<td>{escape(text if len(text) <= HTML_TEXT else text[: HTML_TEXT - 1] + '…')}</td>"
+
+    shown = ["".join(map(cell, row)) for row in rows[:HTML_ROWS]]
+    if len(rows) > HTML_ROWS:
+        shown.append(f"<td>and {counted(len(rows) - HTML_ROWS, 'more row')}</td>")
+    body = "".join(f"<tr>{cells}</tr>" for cells in shown)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>"
+
+
+def metric_rows(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return (display name, value with four decimals) of the quality metrics."""
+    return [(metric_name(key), decimals(value)) for key, value in quality(metrics).items()]
+
+
 def metrics_line(metrics: Mapping[str, float]) -> str:
     """Return `AUC 0.7731, logloss 0.5301, ...`: the quality metrics."""
-    return ", ".join(f"{metric_name(key)} {decimals(value)}" for key, value in quality(metrics).items())
+    return ", ".join(" ".join(row) for row in metric_rows(metrics))
 
 
 def baseline_line(metrics: Mapping[str, float]) -> str:

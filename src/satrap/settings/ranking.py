@@ -43,8 +43,10 @@ class Ranking:
             with label 1 are relevant. items: all items of the training rows and of the evaluated rows, or
             all items of `data.items`, ranked for each sample with label 1 by a model with towers; the
             sample's item is relevant. Samples of a group with the same user and the same list are one query.
-        exclude: with items, a feature of several ids, such as a history. The items that it names in a sample
-            are not candidates of this sample, except the sample's own item.
+        exclude: with items, the feature that says which items are not candidates of a sample, except the
+            sample's own item; default none. A feature of several ids, such as a history: the items that it
+            names. A feature of one id, such as the user: the items of the training rows with the same id,
+            and label 1.
 
     Raises:
         ConfigError: no k, one below 1, or one twice; `exclude` without items.
@@ -73,6 +75,10 @@ class Ranking:
         """The names of the metrics; higher values of all are better."""
         return ranking_names(self.at)
 
+    def excludes_seen(self, schema: Schema) -> bool:
+        """Whether `exclude` names users, whose items in training rows are not candidates."""
+        return self.exclude is not None and not schema.categorical[self.exclude].multi
+
     def check(self, schema: Schema) -> None:
         """Raise `ConfigError` unless a schema has the group, label and feature that the metrics need."""
         if not self.of_items and schema.labels and all(label.implicit for label in schema.labels):
@@ -99,11 +105,11 @@ class Ranking:
                 fix="for a rating, use a binary label with threshold, such as threshold: 4",
             )
         if self.exclude is not None:
-            feature = schema.categorical.get(self.exclude)
-            if feature is None or not feature.multi:
-                multi = [name for name, each in schema.categorical.items() if each.multi]
-                near = did_you_mean(self.exclude, multi)
+            names = list(schema.categorical)
+            if self.exclude not in names:
+                near = did_you_mean(self.exclude, names)
                 raise ConfigError(
-                    f"exclude names {self.exclude!r}, which is not a feature of several ids",
-                    fix=f"{near}features of several ids: {', '.join(multi) or 'none'}",
+                    f"exclude names {self.exclude!r}, which is not a categorical feature",
+                    why="it is a list of items, such as a history, or the user whose training rows have them",
+                    fix=f"{near}categorical features: {', '.join(names) or 'none'}",
                 )

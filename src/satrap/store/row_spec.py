@@ -80,13 +80,11 @@ class UpdateRule:
         """Bytes of a row: weights and all state."""
         return self.weights + 4 * self.width
 
-    @property
-    def initial_state(self) -> Floats:
-        """State of a new row, float32[width]."""
+    def initial_states(self, rows: int) -> Floats:
+        """Return the state of new rows, float32[rows, width]."""
         layout = self.layout
-        return np.array(
-            [layout.state_start] * layout.state + [layout.scalar_start] * layout.scalar, np.float32
-        )
+        state = [layout.state_start] * layout.state + [layout.scalar_start] * layout.scalar
+        return np.tile(np.array(state, np.float32), (rows, 1))
 
 
 def plan(optimizer: Optimizer, dim: int, dtype: str = "float32") -> UpdateRule:

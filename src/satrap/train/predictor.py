@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from satrap.checkpoint.feed import check_format
 from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.data import prefetch
+from satrap.data.python_batches import as_batches
 from satrap.dense import DENSE_TABLE, Workers
 from satrap.dense.compute.precision import check_precision, computed
 from satrap.embedding import BatchLookup, embeddings_of, tables_of
@@ -58,10 +59,6 @@ LOOKAHEAD = 2
 """Lookups ahead when nothing is updated, so that their order does not matter."""
 
 
-DATA = "wrap it: satrap.data.read(data, schema) takes files, DataFrames, Arrow tables and dicts"
-"""Advice for data without a reader."""
-
-
 Embedded = EmbeddedBatch | MicroBatches
 """The input of a network, or of a pipeline."""
 
@@ -86,13 +83,13 @@ class TrainingData(Protocol):
         """Iterate over one epoch, from a position. None: there is no batch at present."""
 
 
-@checked(data=DATA)
+@checked()
 class Predictor:
     """Scores batches with a trained network. It does not train and creates no rows.
 
     ```python
     predictor = satrap.train.Predictor.load("runs/x")
-    predictions = predictor.predict_all(data)      # or batch by batch: for some in predictor.predict(data):
+    predictions = predictor.predict(data)  # batch by batch: for part in predictor.predict(data, stream=True):
     ```
 
     Args:
@@ -189,9 +186,10 @@ class Predictor:
             if table != DENSE_TABLE:
                 self.exchange.rows.load(table, to_read(store, chunk))
 
-    def evaluate(self, data: BatchSource) -> dict[str, float]:
+    def evaluate(self, data: Any) -> dict[str, float]:
         """Return the metrics of a data set, see `Trainer.evaluate`."""
         self.check_open()
+        data = as_batches(data, self.schema)
         check_data(data, self.schema, labels=True)
         self.lists.prepare(data)
         return merged(self.measure(data.batches()), self.workers)
@@ -220,15 +218,17 @@ class Predictor:
                 metrics.rank(*ranked.ranks(batch, embedded))
         return metrics
 
-    def predict(self, data: BatchSource) -> Iterator[Rows]:
-        """Yield the predictions of each batch, in the order of the data, see `Trainer.predict`."""
+    @overload
+    def predict(self, data: Any, *, stream: Literal[False] = False) -> Rows: ...
+    @overload
+    def predict(self, data: Any, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: Any, *, stream: bool = False) -> Rows | Iterator[Rows]:
+        """Return the predictions of all samples or, with `stream`, of each batch, see `Trainer.predict`."""
         self.check_open()
+        data = as_batches(data, self.schema.without_labels())
         check_data(data, self.schema, labels=False)
-        return self.predict_batches(data.batches())
-
-    def predict_all(self, data: BatchSource) -> Rows:
-        """Return the predictions of all samples in one array, see `Trainer.predict_all`."""
-        return np.concatenate([np.empty((0, self.schema.outputs), np.float32), *self.predict(data)])
+        parts = self.predict_batches(data.batches())
+        return parts if stream else np.concatenate([np.empty((0, self.schema.outputs), np.float32), *parts])
 
     def predict_batches(self, batches: Iterable[Batch]) -> Iterator[Rows]:
         """Yield the predictions [size, outputs] of batches that the caller reads, see `Trainer.predict`."""

@@ -26,6 +26,9 @@ _SEEN: dict[type[Feature], tuple[str, ...]] = {
 }
 """Settings that decide a model's input from a feature."""
 
+_IDS = ("cross", "boundaries", "buckets", "vocabulary", "time")
+"""Settings that decide which row a value of a categorical feature has."""
+
 _TARGET = ("name", "kind", "positive", "threshold", "classes")
 """Settings that decide the numbers of a label."""
 
@@ -102,6 +105,38 @@ def _difference(needed: Schema, there: Schema, settings: dict[type[Feature], tup
             theirs, ours = getattr(other, key), getattr(feature, key)
             if theirs != ours:
                 return f"{key} of feature {name!r} is {theirs!r} in one and {ours!r} in the other"
+    return None
+
+
+def feature_changes(before: Schema, now: Schema) -> dict[str, str]:
+    """Return feature -> "new", "dropped", or its settings that changed; also whether the order changed."""
+    changes = {name: "dropped" for name in before.features if name not in now.features}
+    for name, feature in now.features.items():
+        other = before.features.get(name)
+        keys = [*_READ.get(type(feature), ("dim",)), *_SEEN.get(type(feature), ())]
+        if other is None:
+            changes[name] = "new"
+        elif type(other) is not type(feature):
+            changes[name] = f"{type(other).__name__} there, {type(feature).__name__} here"
+        elif keys := [key for key in dict.fromkeys(keys) if getattr(other, key) != getattr(feature, key)]:
+            changes[name] = f"other {', '.join(keys)}"
+    shared = [name for name in now.features if name in before.features]
+    if shared != [name for name in before.features if name in now.features]:
+        changes["all"] = "in another order, so weights of the first layer belong to other features"
+    return changes
+
+
+def other_ids(before: Schema, now: Schema, table: str) -> str | None:
+    """Return why ids of a table mean other values in another schema, in words; None if they do not."""
+    shared = [name for name in now.categorical if now.table_of(name) == table and name in before.categorical]
+    if table not in map(before.table_of, before.categorical):
+        return "new"
+    if before.salt != now.salt:
+        return "another salt"
+    for name in shared:
+        for key in _IDS:
+            if getattr(before.categorical[name], key) != getattr(now.categorical[name], key):
+                return f"other {key} of feature {name}"
     return None
 
 

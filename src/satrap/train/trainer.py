@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -18,6 +17,7 @@ from satrap.checkpoint import read_checkpoint
 from satrap.checkpoint.feed import check_resumable
 from satrap.checkpoint.series import newest
 from satrap.compatibility import IMPLICIT, PAIRS, POOLS
+from satrap.data.python_batches import as_batches
 from satrap.dense import DataParallelBackend, DenseBackend, MakeOptimizer, Workers
 from satrap.dense.compute.compiled import compile_blocks
 from satrap.dense.memory.activation_checkpoint import checkpoint_activations
@@ -31,14 +31,16 @@ from satrap.losses import PairLoss
 from satrap.optim import DENSE_LR, EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime import user_code
 from satrap.runtime.arguments import checked
+from satrap.runtime.formatting import described
 from satrap.schema import Schema, Table
 from satrap.settings.saving import Checkpointing
 from satrap.settings.training import TrainingOptions
+from satrap.settings.warm_start import WarmStart
 from satrap.store import Admission, Eviction, StoreConfig, Tier
 from satrap.store.gpu.device import rows_device
 from satrap.store.shard import open_store
 from satrap.train.loop import Loop
-from satrap.train.predictor import DATA, BatchSource, Predictor, TrainingData, metrics_of, prepare
+from satrap.train.predictor import BatchSource, Predictor, Rows, TrainingData, metrics_of, prepare
 from satrap.train.progress.fit_stats import FitStats
 from satrap.train.progress.observer import Observer, Result
 from satrap.train.progress.plateau_control import PlateauControl
@@ -46,10 +48,12 @@ from satrap.train.progress.progress_line import ProgressLine
 from satrap.train.resharding.moves import Mover
 from satrap.train.schedule import TrainingSchedule, schedule_of
 from satrap.train.schema_checks import check_data, check_made_for, check_training
+from satrap.train.state.dense_optimizer import ADAM, DenseOptimizer, adam
 from satrap.train.state.initial_rows import load_rows
 from satrap.train.state.rebuild import MakeModel, trainer_arguments
 from satrap.train.state.snapshots import Snapshots, series_of
 from satrap.train.state.training_state import TrainingState
+from satrap.train.state.warm_start import WarmStartReport, start_from
 from satrap.train.step.dummy_batch import blank_batch
 from satrap.train.step.forward_backward import ForwardBackward, Loss
 from satrap.train.step.loss import LabelLoss
@@ -57,36 +61,19 @@ from satrap.train.step.pair_loss import ComparingLoss, compared, comparing
 from satrap.train.step.split_batch import MicroBatches, check_parts
 from satrap.train.worker_context import WorkerContext
 
-Rows = npt.NDArray[np.float32] | npt.NDArray[np.float64]
-
-ADAM = "dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3)"
-"""An example of an argument, for errors."""
-
-
-def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the default optimizer of a network, as in a recipe."""
-    return torch.optim.Adam(parameters, lr=DENSE_LR)
-
 
 @checked(
     model='pass an nn.Module, for example satrap.models.create("dnn", schema)',
     schema='pass satrap.Schema(labels=["clicked"], features={"user": satrap.Categorical(dim=16)})',
     embedding_optimizer="use one of satrap.optim, for example satrap.optim.RowWiseAdagrad(lr=0.05)",
     dense_optimizer=f"the trainer passes it the parameters: pass {ADAM}",
-    data=DATA,
-    validation=DATA,
     observers="derive a class from satrap.train.Observer, override its methods, pass observers=[Mine()]",
 )
 class Trainer:
     """Trains a PyTorch model whose embeddings live in a satrap store.
 
     ```python
-    trainer = satrap.Trainer(
-        model, schema,
-        embedding_optimizer=satrap.optim.RowWiseAdagrad(lr=0.05),
-        dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-        mode="hybrid", staleness=4,
-    )
+    trainer = satrap.Trainer(model, schema, dense_optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
     result = trainer.fit(train, validation=validation, epochs=2)
     trainer.evaluate(test)
     ```
@@ -107,9 +94,10 @@ class Trainer:
     Args:
         model: the network. An attribute `embedding_dims` (feature -> width) overrides the schema's dims.
         schema: labels and features.
-        embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05.
+        embedding_optimizer: optimizer of the rows; default row-wise Adagrad with lr 0.05, as in a recipe.
         dense_optimizer: makes the `torch.optim` optimizer from the list of parameters; default Adam with
-            lr 0.001. None: the trainer can evaluate and predict only.
+            lr 0.001, as in a recipe; defaults are reported in the log `satrap`. None: the trainer can
+            evaluate and predict only.
         mode: "hybrid" (default), "sync" or "async".
         staleness: τ of "hybrid" and "async", default 4.
         lookahead: in "sync", how many steps before its use a lookup is issued, default 0. Results are the
@@ -147,14 +135,15 @@ class Trainer:
         loss: Loss | PairLoss | None = None,
         place: WorkerContext | None = None,
     ) -> None:
-        make = dense_optimizer and _with_check(dense_optimizer)
+        make = dense_optimizer and DenseOptimizer(dense_optimizer)
+        _log_defaults(embedding_optimizer, dense_optimizer, place)
         check_made_for(model, schema)
         place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
         measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
-        described, dims = models.describe(model), getattr(model, "embedding_dims", None)
+        network, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
         chosen = prepare(place.device or device, place.threads)
         settings = _settings_of(model, mode, lookahead, chosen, options, self.workers, store)
@@ -170,6 +159,7 @@ class Trainer:
         self.exchange = _exchange(place, tables, store, pools=whole)
         if lookahead:
             self.exchange = with_lookahead(self.exchange)
+        self._load_rows = partial(load_rows, self.exchange.rows, schema, self._tables, store)
         compatibility.check(settings | _of_exchange(self.exchange))
         self.dense.attach(self.exchange.groups)
         self.predictor = Predictor(
@@ -183,12 +173,11 @@ class Trainer:
         )
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl.of(options)
-        arguments = {
-            "model": described,
+        optimizers = {
             "embedding_optimizer": embedding_optimizer.to_dict(),
-            "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
-            **_settings(store, options),
+            "dense_optimizer": (make and make.description) or None,
         }
+        arguments = {"model": network, **optimizers, **_settings(store, options, loss)}
         self.state = TrainingState(self.predictor, self.dense, self.control, schedule, arguments)
 
     @property
@@ -198,9 +187,9 @@ class Trainer:
 
     def fit(
         self,
-        data: TrainingData,
+        data: Any,
         *,
-        validation: BatchSource | None = None,
+        validation: Any = None,
         epochs: int = 1,
         steps: int | None = None,
         observers: Sequence[Observer] = (),
@@ -211,7 +200,9 @@ class Trainer:
         """Train the model.
 
         Args:
-            data: the training samples, as a data set or a stream, which is one epoch that may never end.
+            data: the training samples: a data set, or a stream, which is one epoch that may never end. Or
+                anything that `satrap.data.read` takes, whose rows are then shuffled, or an iterable of dicts
+                of columns, each a batch, such as a `DataLoader`.
             validation: evaluated after each epoch; drives `plateau` and `patience` by the `monitor`. If that
                 is "auc" or "logloss" and not all labels are binary, the loss decides instead.
             epochs: number of epochs, default 1.
@@ -232,9 +223,7 @@ class Trainer:
             TrainingError: 100 steps in a row, or all steps of a shorter run, were not finite.
         """
         self.predictor.check_open()
-        _check_fit(self, data, validation, epochs, steps)
-        self.predictor.lists.trained_on(data)
-        self.predictor.lists.prepare(validation)
+        data, validation = _batches_to_fit(self, data, validation, epochs, steps)
         line = ProgressLine() if progress and self.workers.rank == 0 else None
         observers = [*observers, *([line] if line else [])]
         self.state.begin(epochs, observers, series_of(checkpoint), data)
@@ -257,8 +246,17 @@ class Trainer:
             self.state.restore_best()  # only after everything is written: it replaces rows and weights
         return self.run.finish()
 
-    def _load_rows(self) -> None:
-        load_rows(self.exchange.rows, self.schema, self._tables, self.store)
+    def warm_start(self, url: str, *, state: bool = False) -> WarmStartReport:
+        """Take weights and rows of another run, as far as they match, before `fit`; return what matched.
+
+        Numeric features keep the statistics of this trainer's schema. For the arguments see `WarmStart`.
+
+        Raises:
+            CheckpointError: the checkpoint is missing or damaged.
+            ConfigError: nothing matches, or the trainer has begun to train.
+        """
+        self.predictor.check_open()
+        return start_from(WarmStart(url, state), self.state, self._tables, self.store)
 
     def request_stop(self) -> None:
         """End `fit` after the step, or during an evaluation, on all workers; safe in a signal handler.
@@ -268,11 +266,12 @@ class Trainer:
         """
         self.state.stopping = True
 
-    def evaluate(self, data: BatchSource) -> dict[str, float]:
+    def evaluate(self, data: Any) -> dict[str, float]:
         """Return the metrics of a data set; this does not train and creates no rows.
 
         Args:
-            data: samples with labels; each of several workers passes its share, and gets the metrics of all.
+            data: samples with labels, as for `fit`, but in their order. Each of several workers passes its
+                share, and gets the metrics of all.
 
         Returns:
             "auc", "logloss", "ne", "calibration" and, with a group column, "gauc" of a binary label; "rmse",
@@ -287,19 +286,17 @@ class Trainer:
         self.state.settle("evaluation")
         return self.predictor.evaluate(data)
 
-    def predict(self, data: BatchSource) -> Iterator[Rows]:
-        """Yield the predictions of each batch, float32[size, `schema.outputs`], in the order of the data.
+    @overload
+    def predict(self, data: Any, *, stream: Literal[False] = False) -> Rows: ...
+    @overload
+    def predict(self, data: Any, *, stream: Literal[True]) -> Iterator[Rows]: ...
+    def predict(self, data: Any, *, stream: bool = False) -> Rows | Iterator[Rows]:
+        """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
+        With `stream`, return a generator of one such array per batch, which needs little memory.
         """
-        return self.predictor.predict(data)
-
-    def predict_all(self, data: BatchSource) -> Rows:
-        """Return the predictions of all samples in one array, float32[samples, `schema.outputs`].
-
-        They are equal to the results of `predict`, which needs memory for one batch only.
-        """
-        return self.predictor.predict_all(data)
+        return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 
     def save(self, url: str) -> None:
         """Write model, optimizer, tables and counters to a folder or fsspec URL, as one snapshot.
@@ -334,10 +331,11 @@ class Trainer:
             model: the network, or a function that makes it from the schema. Not needed if it is one of
                 `satrap.models`, or if the URL is a run folder with the code of the user's own model, which is
                 then executed.
-            dense_optimizer: as for the constructor; None: evaluate and predict only.
+            dense_optimizer: as for the constructor; default None: the saved one. If that is not one of
+                `torch.optim`, or had several parameter groups, the trainer can evaluate and predict only.
             memory, eviction, tier: of the store, see `satrap.store.StoreConfig`; default none, also for
                 tables that had their own.
-            **arguments: other constructor arguments; mode, staleness and embedding optimizer default to the
+            **arguments: other constructor arguments; mode, staleness and both optimizers default to the
                 saved ones. All other settings of the store are as saved.
 
         Raises:
@@ -348,7 +346,9 @@ class Trainer:
         check_resumable(checkpoint.settings, url)
         saved = trainer_arguments(checkpoint, model, url)
         saved["store"] = saved["store"].limited(StoreConfig(memory=memory, eviction=eviction, tier=tier))
-        trainer = cls(**saved | {"dense_optimizer": dense_optimizer} | arguments)
+        if dense_optimizer is not None:
+            saved["dense_optimizer"] = dense_optimizer
+        trainer = cls(**saved | arguments)
         try:
             trainer.state.restore(checkpoint)
         except SatrapError:
@@ -370,6 +370,27 @@ class Trainer:
             f"Trainer({type(self.model).__name__}, {len(schema.features)} features, "
             f"labels={list(schema.label_names)}, mode={mode}, steps={self.run.steps})"
         )
+
+
+def _log_defaults(embedding: Optimizer, dense: MakeOptimizer | None, place: WorkerContext | None) -> None:
+    """Log the optimizers that were chosen by default; with a place, a recipe has chosen them."""
+    chosen = [f"embedding_optimizer={described(embedding)}"] if embedding is EMBEDDING_DEFAULT else []
+    chosen += [f"dense_optimizer=Adam(lr={DENSE_LR})"] if dense is adam else []
+    if chosen and place is None:
+        logging.getLogger("satrap").warning("note: by default, as in a recipe: %s", ", ".join(chosen))
+
+
+def _batches_to_fit(
+    trainer: Trainer, data: Any, validation: Any, epochs: int, steps: int | None
+) -> tuple[TrainingData, BatchSource | None]:
+    """Return the data and the validation data of a `fit` as batches, checked."""
+    data = as_batches(data, trainer.schema, training=True)
+    if validation is not None:
+        validation = as_batches(validation, trainer.schema, name="validation")
+    _check_fit(trainer, data, validation, epochs, steps)
+    trainer.predictor.lists.trained_on(data)
+    trainer.predictor.lists.prepare(validation)
+    return data, validation
 
 
 def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, steps: int | None) -> None:
@@ -415,9 +436,10 @@ def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
     return comparing(loss, trainer.model, trainer.schema, data, group, seed, arrays)
 
 
-def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
-    """Return the settings of the store and the options for a checkpoint, as plain data."""
+def _settings(store: StoreConfig, options: TrainingOptions, loss: Loss | PairLoss | None) -> dict[str, Any]:
+    """Return the settings of the store, the options and the loss for a checkpoint, as plain data."""
     return {
+        "loss": loss.to_dict() if isinstance(loss, PairLoss) else user_code.reference_of(loss),
         "seed": store.seed,
         "initial_scale": store.initial_scale,
         "embedding_dtype": store.dtype,
@@ -429,27 +451,6 @@ def _settings(store: StoreConfig, options: TrainingOptions) -> dict[str, Any]:
         "metrics": user_code.references_of(options.metrics),
         **({} if options.ranking is None else {"ranking": asdict(options.ranking)}),
     }
-
-
-def _with_check(dense: MakeOptimizer) -> MakeOptimizer:
-    """Return a function that makes an optimizer, and checks its type."""
-
-    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        try:
-            made: object = dense(parameters)
-        except TypeError as error:
-            raise ConfigError(
-                f"dense_optimizer cannot be called with a list of parameters: {error}", fix=f"pass {ADAM}"
-            ) from error
-        if not isinstance(made, torch.optim.Optimizer):
-            raise ConfigError(
-                f"dense_optimizer returned a value of type {type(made).__name__}, not an optimizer",
-                why="the network would not be trained",
-                fix="return one of torch.optim, for example torch.optim.Adam(parameters, lr=1e-3)",
-            )
-        return made
-
-    return make
 
 
 def _prepared(

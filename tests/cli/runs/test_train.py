@@ -15,7 +15,7 @@ from tests.launch.runs import RECIPE, frame, lines_of, make_recipe
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answer]:
     folder = tmp_path_factory.mktemp("train")
-    make_recipe(folder)
+    make_recipe(folder, RECIPE + "about: {published: {dnn: 0.7, din/ndcg@10: 0.25}}\n")
     return folder, process("train", "clicks.yaml", "--set", "training.epochs=3", folder=folder)
 
 
@@ -31,7 +31,12 @@ def test_train_leaves_a_run_folder(run: tuple[Path, Answer]) -> None:
         "tensorboard",
         "model",
     }
-    assert answer.out.splitlines()[-2:] == ["run folder: runs/clicks-1", "next: satrap report runs/clicks-1"]
+    assert answer.out.splitlines()[-4:] == [
+        "published  dnn: test AUC 0.7000",
+        "published  din: test NDCG@10 0.2500",
+        "run folder: runs/clicks-1",
+        "next: satrap report runs/clicks-1",
+    ]
     assert load(made / "recipe.yaml").sections.training.epochs == 3
 
 
@@ -131,5 +136,22 @@ def test_a_repeated_command_needs_a_recipe_and_a_folder(tmp_path: Path) -> None:
     for words in ([path], ["--output", tmp_path / "run"], [path, "--output", tmp_path / "run", "--resume"]):
         answer = satrap("train", *words, "--until-done")
         assert answer.code == 2
-        assert "--until-done needs a RECIPE and --output DIR" in answer.err
+        assert "--until-done" in answer.err
     satrap("train", path, "--output", tmp_path / "run", "--until-done", "--set", "x=1").assert_refused("'x'")
+
+
+def test_from_begins_with_another_run(
+    run: tuple[Path, Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, first = make_recipe(tmp_path / "new", rows=frame(300)), run[0] / "runs/clicks-1"
+    (tmp_path / "first").symlink_to(first)
+    answer = satrap("train", recipe, "--from", "first", "--from-state", "--output", "second")
+    assert answer.code == 0, answer.err
+    assert "starting from step 48 of " in answer.err
+    assert "optimizer state: of rows and network" in answer.err
+    kept = load(tmp_path / "second/recipe.yaml").sections.training.warm_start
+    assert kept is not None
+    assert (kept.url, kept.state) == (str(tmp_path / "first"), True)
+    for arguments in (["--from-state"], ["--from", "first", "--resume", "--output", "second"]):
+        assert "--from begins a new run" in satrap("train", recipe, *arguments).err

@@ -27,7 +27,7 @@ def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
     trained = satrap("train", recipe, "--output", run, "--set", "training.steps=3")
     assert trained.code == 0, trained.err
     rows = json.loads(satrap("checkpoint", "inspect", run, "--json").out)["model"]["rows"]
-    answer = satrap("plan", recipe, "--json", "--workers", 3, "--run", run, "--rows", "item=500")
+    answer = satrap("plan", recipe, "--json", "--workers", 3, "--run", run, "--rows", "item=5e2")
     found = json.loads(answer.out)
     tables = found["tables"]
     assert (tables["user"]["rows"], tables["user"]["rows_from"]) == (rows["user"], "run")
@@ -36,6 +36,20 @@ def test_plan_as_json_with_rows_of_a_run_and_given_ones(tmp_path: Path) -> None:
     assert len(fitting) == 3
     assert found["planned"]["seconds"] <= min(fitting)
     assert len(found["planned"]["sent_bytes"]) == 3
+
+
+def test_tables_that_workers_hold_besides_shards(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    words = ["plan", recipe, "--workers", 2, "--rows", "user=20000", "--set", "cluster.exchange=servers"]
+    lines = satrap(*words).out.splitlines()
+    at = lines.index("with shard servers (cluster.exchange: servers), in mode hybrid:")
+    assert lines[at + 2 : at + 4] == [
+        "user   shards        many ids: about 20,000, more than 10,000",
+        "item   every worker  few ids: about 20",
+    ]
+    found = json.loads(satrap(*words, "--json").out)["with_shards"]
+    assert found["item"] == {"replicated": True, "why": "few ids: about 20"}
+    assert "with shard servers" not in satrap(*words, "--set", "training.mode=sync").out
 
 
 def test_one_worker_has_nothing_to_place(tmp_path: Path) -> None:
@@ -95,7 +109,14 @@ def test_plan_refuses_what_cannot_be(tmp_path: Path) -> None:
         "the rows need", "too little", "what to do: use"
     )
     satrap("plan", recipe, "--set", "training.stalenes=2").assert_refused("did you mean 'staleness'?")
-    for wrong in (["--rows", "user"], ["--memory", "4GB"], ["--workers", "0"], ["--bandwidth", "0"]):
+    for wrong in (
+        ["--rows", "user"],
+        ["--rows", "user=1.5"],
+        ["--rows", "user=inf"],
+        ["--memory", "4GB"],
+        ["--workers", "0"],
+        ["--bandwidth", "0"],
+    ):
         assert satrap("plan", recipe, *wrong).code == 2
     satrap("plan", recipe, "--run", tmp_path / "none").assert_refused("", code=1)
 

@@ -28,6 +28,7 @@ def test_evaluate_from_the_folder_alone(run: Path) -> None:
     shown = satrap("evaluate", run)
     assert shown.out.splitlines()[0].split() == ["AUC", f"{kept['auc']:.4f}"]
     assert shown.err == f"scoring the test rows of the recipe: {run.parent / 'rows.csv'}\n"
+    assert "error_bound" not in shown.out  # 0 with few rows, which interests nobody
 
 
 def test_evaluate_says_which_rows_it_scores_and_that_a_model_was_trained_on_them(

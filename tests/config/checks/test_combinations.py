@@ -103,7 +103,6 @@ HOT, ALL = "{user: replicated}", "{user: replicated, genres: replicated}"
         ("placement", "table_wise", [], "cluster.exchange: local"),
         ("placement", "replicated", ["cluster.exchange=servers"], "cluster.exchange: servers"),
         ("placements", "{user: table_wise}", ["cluster.exchange=servers"], "cluster.exchange: servers"),
-        ("placements", ALL, ["cluster.exchange=servers"], "cluster.exchange: servers"),
         ("placements", HOT, ["cluster.exchange=servers", EVICTS], "embedding.eviction"),
         ("placements", HOT, ["cluster.exchange=servers", "training.mode=async"], "training.mode: async"),
         (
@@ -141,7 +140,8 @@ def test_tables_are_placed_by_name(tmp_path: Path) -> None:
     assert error.fix.startswith("tables: ")
     assert "user" in error.fix
     cluster = loaded(tmp_path, *HELD, "cluster.placements={user: replicated}").sections.cluster
-    assert (cluster.placement, cluster.placements) == ("row_wise", {"user": "replicated"})
+    assert (cluster.placement, cluster.placements) == (None, {"user": "replicated"})
+    loaded(tmp_path, "cluster.exchange=servers", f"cluster.placements={ALL}")
     loaded(tmp_path, "cluster.placements={user: row_wise}")  # as it is anyway
     loaded(tmp_path, *HELD, "cluster.placement=auto", EVICTS)  # auto heeds it
     assert refused(tmp_path, "cluster.placement=auto").what.endswith("cluster.exchange: local")

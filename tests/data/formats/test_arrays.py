@@ -34,6 +34,28 @@ def test_all_kinds_give_the_same_batch(source):
     assert np.array_equal(batch.ids["m"].values, hash_ids(["u", "v"]))
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8", "i1", "u8", "?"])
+@pytest.mark.parametrize("frame", [False, True], ids=["arrays", "frame"])
+def test_columns_of_one_array_of_rows_read_like_separate_ones(kind, frame):
+    rows = np.random.default_rng(1).integers(0, 100, (5000, 3)).astype(kind)
+    if kind == "f8":
+        rows[::7] = np.nan
+    schema = Schema([], {"x": Numeric(), "y": Numeric(), "a": Categorical(dim=2)})
+    views = dict(zip("xya", rows.T, strict=True))
+    assert not views["x"].flags.c_contiguous
+    separate = read({name: values.copy() for name, values in views.items()}, schema, batch_size=5000)
+    together = read(pd.DataFrame(rows, columns=list("xya")) if frame else views, schema, batch_size=5000)
+    [expected], [batch] = separate, together
+    assert np.array_equal(batch.numeric, expected.numeric)
+    assert np.array_equal(batch.ids["a"].values, expected.ids["a"].values)
+
+
+def test_views_of_different_lengths_are_an_error():
+    rows = np.zeros((10, 2))
+    error = error_of(lambda: read({"x": rows[:, 0], "a": rows[:4, 1], "m": M}, SCHEMA))
+    assert "rows" in str(error)
+
+
 def test_matrix_is_a_bag_of_fixed_length():
     schema = Schema([], {"m": Categorical(dim=2, multi=True)})
     (batch,) = read({"m": np.arange(6).reshape(3, 2)}, schema)

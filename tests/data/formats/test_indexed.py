@@ -11,10 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from satrap import Categorical, Numeric, Schema
+from satrap.data import hash_ids, read
 from satrap.data.formats.arrays import MemorySource
 from satrap.data.formats.files import find_files
 from satrap.data.formats.parquet import ParquetSource
 from satrap.data.source import RowSplit, Scan, ScanPiece
+from tests.data.helpers_data import error_of
 
 SOURCE = MemorySource(pa.table({"x": range(20_000), "y": range(20_000)}), "rows")
 """In parts of 8192, 8192 and 3616 rows."""
@@ -128,3 +131,67 @@ def test_a_file_is_cut_between_its_parts(tmp_path: Path) -> None:
     ]
     assert list(source.cursors(None) or ()) == [[0, 0], [1, 0], [2, 0]]
     assert list(source.cursors([1, 7]) or ()) == [[1, 0], [2, 0]]
+
+
+PARTS = Schema(
+    ["clicked"],
+    {"user": Categorical(dim=2), "city": Categorical(dim=2), "year": Numeric(missing=-1.0)},
+)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """A folder of parts by year and city, with marker files of other programs."""
+    table = pa.table(
+        {
+            "user": ["a", "b", "c", "d"],
+            "year": [2023, 2024, 2024, None],
+            "city": ["Bad Ems", "Oslo", "Oslo", "Oslo"],
+            "clicked": [0, 1, 0, 1],
+        }
+    )
+    pq.write_to_dataset(table, tmp_path / "rows", partition_cols=["year", "city"])
+    for name in ("_SUCCESS", ".hidden.parquet", "_metadata.parquet"):
+        (tmp_path / "rows" / name).write_text("")
+        (tmp_path / "rows" / "year=2024" / name).write_text("")
+    return tmp_path / "rows"
+
+
+@pytest.mark.parametrize("path", ["", "/", "/year=*/**/*-0.parquet", "/**/*-0.parquet"])
+def test_names_of_folders_are_columns(parts: Path, path: str) -> None:
+    dataset = read(f"{parts}{path}", PARTS)
+    assert dataset.columns == ("user", "clicked", "year", "city")
+    (batch,) = dataset
+    assert batch.numeric[:, 0].tolist() == [2023, 2024, 2024, -1]
+    assert np.array_equal(batch.ids["city"].values, hash_ids(["Bad Ems", "Oslo", "Oslo", "Oslo"]))
+    assert np.array_equal(batch.ids["user"].values, hash_ids(["a", "b", "c", "d"]))
+    ((table, _),) = [
+        pair for pair in dataset.tables_and_batches() if "Bad Ems" in pair[0]["city"].to_pylist()
+    ]
+    assert table.to_pylist() == [{"user": "a", "clicked": 0, "year": "2023", "city": "Bad Ems"}]
+
+
+def test_columns_of_folders_alone_have_the_rows_of_the_files(parts: Path) -> None:
+    (batch,) = read(parts, Schema([], {"year": Numeric(missing=-1.0)}))
+    assert batch.numeric[:, 0].tolist() == [2023, 2024, 2024, -1]
+
+
+def test_a_column_of_a_file_comes_before_the_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "x=5").mkdir()
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "x=5" / "part.parquet")
+    (batch,) = read(tmp_path, Schema([], {"x": Numeric()}))
+    assert batch.numeric.tolist() == [[1]]
+
+
+def test_folders_above_the_given_path_are_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "x=5").mkdir()
+    pq.write_table(pa.table({"y": [1.0]}), tmp_path / "x=5" / "part.parquet")
+    for path in (tmp_path / "x=5" / "part.parquet", tmp_path / "x=5" / "*.parquet"):
+        assert (
+            "'x' is missing" in error_of(lambda path=path: read(str(path), Schema([], {"x": Numeric()}))).what
+        )
+
+
+def test_a_folder_without_such_parts_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "part.parquet")
+    assert "is a folder" in error_of(lambda: read(tmp_path, Schema([], {"x": Numeric()}))).what

@@ -217,3 +217,19 @@ def test_a_network_of_another_shape_is_not_restored() -> None:
         wide.restore(DenseState(narrow.part().weights))
     assert "bias: saved (1,), model (2,)" in str(caught.value.where)
     assert not torch.equal(wide.part().weights["weight"][:1], narrow.part().weights["weight"])
+
+
+def test_a_part_of_a_network_is_restored_and_the_rest_stays() -> None:
+    narrow, wide = (DataParallelBackend(nn.Linear(3, width), sgd, None) for width in (1, 2))
+    before = wide.part().weights["weight"].clone()
+    state = {
+        "state": {0: {"momentum_buffer": torch.ones(2, 3)}},
+        "param_groups": [{"lr": 9.0, "params": [0]}],
+    }
+    bias = torch.tensor([5.0, 6.0])
+    wide.restore(DenseState({"bias": bias}, state, partial=True))
+    torch.testing.assert_close(wide.part().weights["bias"], bias, rtol=0, atol=0)
+    torch.testing.assert_close(wide.part().weights["weight"], before, rtol=0, atol=0)
+    rates = [[g["lr"] for g in one.part().optimizer["param_groups"]] for one in (narrow, wide)]
+    assert rates[0] == rates[1], "the optimizer keeps its settings"
+    assert set(wide.part().optimizer["state"][0]) == {"momentum_buffer"}

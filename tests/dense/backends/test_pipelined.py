@@ -168,6 +168,19 @@ def test_parts_of_all_stages_are_the_state_of_a_whole_network_and_back(name: str
 
 
 @pytest.mark.pytorch("2.13")
+def test_stages_take_a_part_of_a_network_and_keep_the_rest() -> None:
+    plain = DataParallelBackend(network(), MAKERS["adam"], None).part().weights
+    taken = {name: tensor for name, tensor in plain.items() if not name.endswith("bias")}
+    stages = [stage_of(number, MAKERS["adam"], 9) for number in range(3)]
+    before = together(stages).weights
+    kept = {name: tensor.clone() for name, tensor in before.items() if name not in taken}
+    for stage in stages:
+        stage.restore(DenseState(taken, partial=True))
+    assert kept
+    assert_same(together(stages).weights, {name: {**taken, **kept}[name] for name in before})
+
+
+@pytest.mark.pytorch("2.13")
 def test_a_stage_lets_go_of_the_weights_of_others_after_it_was_tried_out() -> None:
     stage = stage_of(1, MAKERS["adam"])
     real = [name for name, p in stage.model.named_parameters() if not p.is_meta]

@@ -357,6 +357,6 @@ def test_one_worker_alone_meets_nobody() -> None:
     alone = Assignment("run", {}, 0, 1, "", ())
     maps = MapLog(Path(), 1, ShardMap(1), [])
     cluster = _ClusterActions(
-        nothing, nothing, nothing, alone, nothing, nothing, (), nothing, nothing, maps, nothing
+        nothing, nothing, nothing, alone, nothing, nothing, (), nothing, nothing, maps, nothing, set()
     )
     assert cluster._meeting_point() == ""

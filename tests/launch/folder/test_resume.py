@@ -118,7 +118,10 @@ def test_what_is_said_about_a_run_that_cannot_be_trained_on(tmp_path: Path) -> N
         with pytest.raises(ConfigError) as caught:
             launch.train(load(recipe, ["training.epochs=1"]), run, resume=resume)
         assert "--resume" not in caught.value.fix
-        assert f"choose another --output DIR or remove {run}, with more training.epochs" in caught.value.fix
+        assert (
+            f"choose another --output DIR or remove {run}; to train longer, raise training.epochs"
+            in caught.value.fix
+        )
 
 
 def test_what_is_said_about_a_run_that_was_killed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,20 +46,23 @@ def embedded(lengths: list[int], *, drawn: int | None = None, seed: int = 0) -> 
         for name in ("user", "movie", "genre")
     }
 
-    def embed(batch: Batch) -> EmbeddedBatch:
-        rows: dict[str, Any] = {}
-        for name, jagged in batch.ids.items():
-            values = tables[SCHEMA.table_of(name)][jagged.values.astype(np.int64)].clone().requires_grad_()
-            places = jagged.offsets
-            rows[name] = values if places is None else JaggedRows(values, torch.from_numpy(places))
-        return EmbeddedBatch(batch.size, rows, torch.zeros(batch.size, 0), source=batch)
-
     batch = Batch(size, ids)
-    made = embed(batch)
     if drawn is not None:
         items = {name: Jagged(rng.integers(1, 30, drawn).astype(np.uint64)) for name in ("movie", "genre")}
         batch.candidates = Batch(drawn, items)
-        made.candidates = embed(batch.candidates)
+    return looked_up(batch, tables)
+
+
+def looked_up(batch: Batch, tables: Mapping[str, Tensor]) -> EmbeddedBatch:
+    """Return a batch, and its candidates, with the rows that its ids count in tables."""
+    rows: dict[str, Any] = {}
+    for name, jagged in batch.ids.items():
+        values = tables[SCHEMA.table_of(name)][jagged.values.astype(np.int64)].requires_grad_()
+        places = jagged.offsets
+        rows[name] = values if places is None else JaggedRows(values, torch.from_numpy(places))
+    made = EmbeddedBatch(batch.size, rows, torch.zeros(batch.size, 0), source=batch)
+    if batch.candidates is not None:
+        made.candidates = looked_up(batch.candidates, tables)
     return made
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import satrap
-from satrap.batch import JaggedRows
+from satrap import models
+from satrap.batch import EmbeddedBatch, JaggedRows
+from satrap.data.catalogue import Catalogue
 from satrap.errors import ConfigError
 from satrap.models.retrieval.next_item import NextItem
 from satrap.pairs import Pairs, TwoTowers
 from satrap.schema import Feature
-from tests.models.retrieval.histories import EVENT, FEATURES, LONGEST, SCHEMA, WIDTH, embedded
+from tests.models.retrieval.histories import EVENT, FEATURES, LONGEST, NAMES, SCHEMA, WIDTH, embedded
 
 
 class Sums(NextItem):
@@ -73,6 +76,37 @@ def test_pairs_of_samples_and_of_events() -> None:
     rows = batch.embeddings["history"].values + batch.embeddings["genres"].values  # type: ignore[union-attr]
     torch.testing.assert_close(every.queries[3:], torch.stack([rows[0], rows[2], rows[2] + rows[3]]))
     torch.testing.assert_close(every.items[3:], rows[[1, 3, 4]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_counts_of_items_are_those_of_the_pairs_that_training_compares(name: str) -> None:
+    torch.manual_seed(0)
+    options: dict[str, object] = {"masked": 0.4} if name == "bert4rec" else {"every_event": True}
+    model: Any = models.create(name, SCHEMA, **options)
+    rng = np.random.default_rng(0)
+    histories = [rng.integers(1, 9, length).tolist() for length in rng.integers(0, LONGEST + 1, 60)]
+    rows = {
+        **{column: rng.integers(1, 9, 60).tolist() for column in ("user", "movie", "genre")},
+        **{column: histories for column in ("history", "genres")},
+    }
+    data, times = satrap.data.read(rows, SCHEMA, batch_size=60), 200 if name == "bert4rec" else 1
+    items = Catalogue.of(data, model.tower_features["item"], model.trained_events)
+    [batch] = data.batches()
+    batch.candidates = items.draw(0, 0.0, rng)
+    vectors: dict[str, Any] = {
+        each: torch.zeros(len(ids.values), WIDTH)
+        if ids.offsets is None
+        else JaggedRows(torch.zeros(len(ids.values), WIDTH), torch.from_numpy(ids.offsets))
+        for each, ids in batch.ids.items()
+    }
+    whole = EmbeddedBatch(batch.size, vectors, torch.zeros(60, 0), source=batch)
+    whole.candidates = EmbeddedBatch(
+        0, {k: torch.zeros(0, WIDTH) for k in ("movie", "genre")}, torch.zeros(0, 0)
+    )
+    found = np.zeros(len(items))
+    for _ in range(times):
+        found += np.bincount(items.find(model(whole).item_ids), minlength=len(items))
+    np.testing.assert_allclose(found / times, items.counts, atol=0 if times == 1 else 1.2)
 
 
 def test_a_missing_event_is_no_pair() -> None:

@@ -32,7 +32,7 @@ from tests.serve.served import COLUMNS, frame
 def test_scores_are_those_of_the_predictor_to_the_bit(run: RunFolder, rows: pd.DataFrame) -> None:
     predictor = load_predictor(run, run.recipe())
     model = ServedModel("books", predictor)
-    expected = predictor.predict_all(read(rows, predictor.schema.without_labels(), batch_size=len(rows)))
+    expected = predictor.predict(read(rows, predictor.schema.without_labels(), batch_size=len(rows)))
     found = model.score(model.encode([ScoreRequest(len(rows), {}, plain(rows))]))
     assert found.dtype == expected.dtype == np.float64
     np.testing.assert_array_equal(found, expected)
@@ -91,7 +91,7 @@ def test_what_requests_share_is_computed_once_and_scores_are_those_of_rows(
                 values += asked.items[column] if column in asked.items else [asked.context[column]] * 5
         data = read(rows, SCHEMA.without_labels(), batch_size=len(rows["user"]))
         found = served.score(served.encode(requests))
-        np.testing.assert_allclose(found, plain_.predict_all(data), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found, plain_.predict(data), rtol=1e-6, atol=1e-6)
     served.close()
     plain_.close()
 

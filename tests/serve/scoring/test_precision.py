@@ -63,7 +63,7 @@ def test_the_weights_of_linear_layers_are_rounded_and_updates_go_on(tmp_path: Pa
     served._predictor.model = served._predictor.network = network
     after = served.score(served.encode([ScoreRequest(40, {}, ROWS)]))
     exact.model.load_state_dict(weights)
-    wanted = exact.predict_all(satrap.data.read(ROWS, SCHEMA.without_labels(), batch_size=40))
+    wanted = exact.predict(satrap.data.read(ROWS, SCHEMA.without_labels(), batch_size=40))
     assert np.abs(after - wanted).max() < 0.02 < np.abs(after - before).max()
     served.close()
     exact.close()

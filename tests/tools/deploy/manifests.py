@@ -13,7 +13,11 @@ from satrap.tools.deploy import DeployRequest, kubernetes
 ROOT = Path(__file__).parents[3]
 RECIPES = [
     ROOT / "src/satrap/quickstart/goodbooks.yaml",  # that of the examples names files outside of its folder
-    *sorted(path for path in (ROOT / "examples/recipes").glob("*.yaml") if path.stem != "goodbooks"),
+    *sorted(
+        path
+        for path in (ROOT / "examples/recipes").glob("*.yaml")
+        if path.stem != "goodbooks" and "sampled_softmax" not in path.read_text(encoding="utf-8")
+    ),  # a loss of pairs has no loaders
 ]
 NEEDED = ["embedding.memory=1GiB", "checkpoint.every_steps=1000"]
 Object = dict[str, Any]

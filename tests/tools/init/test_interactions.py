@@ -12,7 +12,7 @@ import pytest
 from satrap.config import load
 from satrap.errors import ConfigError, DataError
 from satrap.launch import train
-from satrap.tools.init import InitRequest, make_recipe
+from satrap.tools.init import InitRequest, make_recipe, profile
 from satrap.tools.init.interactions import implicit_label
 from tests.tools.init.frames import choices
 
@@ -62,6 +62,23 @@ def test_the_label_the_loss_and_the_metrics(tmp_path: Path) -> None:
     split = recipe.sections.data.split
     assert split is not None
     assert split.column == "at"
+
+
+@pytest.mark.parametrize(("twice", "exclude"), [(0.03, "user_id"), (0.2, None)])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_items_of_training_rows_are_not_ranked_if_users_hardly_choose_an_item_twice(
+    tmp_path: Path, twice: float, exclude: str | None, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    pairs = random.permutation(60 * 120)[: int(3000 * (1 - twice))]
+    pairs = random.permutation(np.concatenate([pairs, pairs[: 3000 - len(pairs)]]))
+    rows = pd.DataFrame({"user_id": pairs // 120, "product_id": pairs % 120})
+    monkeypatch.setattr(profile, "SAMPLE_ROWS", int(3000 * share))
+    text = recipe_of(tmp_path, rows)
+    ranking = load(tmp_path / "recipe.yaml").sections.training.ranking
+    assert ranking is not None
+    assert ranking.exclude == exclude
+    assert ("without those of its training rows" in text) == (exclude is not None)
 
 
 def test_a_column_is_kept_as_requested(tmp_path: Path) -> None:

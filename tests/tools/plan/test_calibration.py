@@ -107,6 +107,7 @@ def test_all_keys_of_a_case(tmp_path: Path) -> None:
     assert found == {
         "training.seed": "7",
         "cluster.exchange": "servers",
+        "cluster.placement": "row_wise",
         "cluster.workers": "1",
         "cluster.shards": "1",
         "cluster.embedding_workers": "0",

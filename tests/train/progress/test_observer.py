@@ -60,3 +60,10 @@ def test_an_observer_may_leave_everything_out() -> None:
     assert observer.evaluated({}, Progress()) is None
     assert observer.finished(result) is None
     assert (result.staleness, result.traffic) == ({}, {})
+
+
+def test_a_result_in_a_notebook_is_its_steps_and_metrics() -> None:
+    result = Result({"auc": 0.75, "samples": 9}, (), 1000, 2000, 3.0, 4.0, 0, "steps")
+    shown = result._repr_html_()
+    assert "<td>1,000</td>" in shown
+    assert "<td>AUC</td><td>0.7500</td>" in shown

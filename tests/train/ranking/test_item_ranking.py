@@ -29,7 +29,15 @@ def vectors_of(trainer: Trainer, tower: str, rows: pd.DataFrame) -> np.ndarray:
     return made(batch).astype(np.float64)
 
 
-def expected(trainer: Trainer, group: str | None, exclude: bool) -> dict[str, float]:
+def seen_by(row: pd.Series, exclude: str | None) -> set[str]:
+    """The items that a list leaves out."""
+    if exclude == "history":
+        return {str(one) for one in row["history"]}
+    same = TRAIN[(TRAIN[exclude] == row[exclude]) & (TRAIN.liked == 1)] if exclude else TRAIN[:0]
+    return set(same["item"].dropna())
+
+
+def expected(trainer: Trainer, group: str | None, exclude: str | None) -> dict[str, float]:
     """The metrics of the test rows from the definitions."""
     rows = pd.concat([TRAIN, TEST]).dropna(subset="item").drop_duplicates("item")
     items = vectors_of(trainer, "item", rows)
@@ -38,7 +46,7 @@ def expected(trainer: Trainer, group: str | None, exclude: bool) -> dict[str, fl
     users = vectors_of(trainer, "user", test)
     lists: dict[Any, dict[str, int]] = {}
     for number, row in test.iterrows():
-        own, seen = row["item"], {str(one) for one in row["history"]} if exclude else set()
+        own, seen = row["item"], seen_by(row, exclude)
         scores = dict(zip(names, items @ users[number], strict=True))
         rank = 1 + sum(scores[n] > scores[own] for n in names if n == own or n not in seen)
         key = (row["user"], own if own in seen else "") if group else number
@@ -56,7 +64,7 @@ def expected(trainer: Trainer, group: str | None, exclude: bool) -> dict[str, fl
 
 
 @pytest.mark.parametrize("group", [None, "user"])
-@pytest.mark.parametrize("exclude", [None, "history"])
+@pytest.mark.parametrize("exclude", [None, "history", "user"])
 @pytest.mark.parametrize("scores", [1 << 24, 300])
 def test_metrics_are_those_of_a_loop_over_all_items(
     group: str | None, exclude: str | None, scores: int, monkeypatch: pytest.MonkeyPatch
@@ -68,7 +76,7 @@ def test_metrics_are_those_of_a_loop_over_all_items(
     result = trainer.fit(read(TRAIN, schema), validation=read(TEST, schema), epochs=2)
     before = trainer.statistics().rows
     found = trainer.evaluate(read(TEST, schema))
-    wanted = expected(trainer, group, exclude is not None)
+    wanted = expected(trainer, group, exclude)
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-7)
     assert wanted["recall@20"] > wanted["recall@5"] > 0
     assert trainer.statistics().rows == before  # ranking creates no rows
@@ -105,8 +113,10 @@ def test_a_model_that_does_not_tell_items_apart_gains_nothing(value: float) -> N
 @pytest.mark.parametrize(
     ("changes", "exclude", "message"),
     [
-        ({}, "user", "'user', which is not a feature of several ids"),
-        ({}, "histori", "'histori', which is not a feature of several ids"),
+        ({}, "age", "'age', which is not a categorical feature"),
+        ({}, "histori", "'histori', which is not a categorical feature\n.*\n.*did you mean 'history'"),
+        ({}, "kind", "'kind', which describes an item"),
+        ({"last": satrap.Categorical(dim=4, table="item")}, "last", "'last', which describes an item"),
         (
             {"history": satrap.Categorical(dim=4, multi=True)},
             "history",

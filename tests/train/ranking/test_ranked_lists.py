@@ -51,6 +51,21 @@ def test_a_saved_model_ranks_the_items_that_it_is_given(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_saved_model_is_given_the_rows_that_users_have_seen(tmp_path: Path) -> None:
+    schema = schema_of("user")
+    trainer = trainer_of(schema, Ranking(at=AT, among="items", exclude="user"))
+    trainer.fit(read(TRAIN, schema))
+    found = trainer.evaluate(read(TEST, schema))
+    trainer.save(str(tmp_path))
+    trainer.close()
+    with closing(Predictor.load(str(tmp_path))) as predictor:
+        predictor.lists.rank_among(read(pd.concat([TRAIN, TEST]), schema))
+        with pytest.raises(ConfigError, match="items that users have seen are unknown"):
+            predictor.evaluate(read(TEST, schema))
+        predictor.lists.trained_on(read(TRAIN, schema))
+        assert predictor.evaluate(read(TEST, schema)) == pytest.approx(found)
+
+
 def test_a_few_items_are_refused_before_the_training() -> None:
     schema = schema_of()
     trainer = trainer_of(schema, Ranking(at=(500,), among="items"))
@@ -73,6 +88,11 @@ def test_a_log_that_may_not_end_needs_given_items(tmp_path: Path) -> None:
     schema = schema_of()
     trainer = trainer_of(schema, Ranking(at=AT, among="items"))
     with pytest.raises(ConfigError, match="a log may never end"):
+        trainer.fit(read_stream(FolderLog(str(tmp_path)), schema))
+    trainer.close()
+    trainer = trainer_of(schema, Ranking(at=AT, among="items", exclude="user"))
+    trainer.predictor.lists.rank_among(read(TRAIN, schema))
+    with pytest.raises(ConfigError, match="items that users have seen are unknown, because a log may never"):
         trainer.fit(read_stream(FolderLog(str(tmp_path)), schema))
     trainer.close()
 

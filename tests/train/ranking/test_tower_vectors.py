@@ -46,7 +46,7 @@ def test_towers_of_your_own(tmp_path: Path) -> None:
             assert list(vectors.schema.features) == [tower]
             [batch] = satrap.data.read(rows, vectors.schema).batches()
             sides[tower] = vectors(batch)
-        expected = predictor.predict_all(satrap.data.read(rows, schema.without_labels()))[:, 0]
+        expected = predictor.predict(satrap.data.read(rows, schema.without_labels()))[:, 0]
         scores = (sides["user"] * sides["item"]).sum(1)
         np.testing.assert_allclose(1 / (1 + np.exp(-scores)), expected, rtol=0, atol=1e-5)
         with pytest.raises(ConfigError, match=r"tower 'items' is unknown\n.*did you mean 'item'"):

@@ -33,6 +33,7 @@ from satrap.train.step import pair_loss
 from satrap.train.step.pair_loss import ComparingLoss, comparing
 from tests.dense.threads import together
 from tests.exchange.collective.parties import Meeting, ThreadRanks
+from tests.support.plain_losses import plain_loss
 from tests.support.trainers import EXACT, contents, make_trainer
 
 SCHEMA = satrap.Schema(
@@ -384,7 +385,7 @@ def test_two_hundred_steps_equal_plain_pytorch(loss: PairLoss) -> None:
 
 
 def plainly(loss: PairLoss, batches: list[Batch], first: dict[str, Tensor]) -> Any:
-    """The same training with `torch.nn.Embedding`, `F.cross_entropy` and full matrices of scores."""
+    """The same training with tables and optimizers of PyTorch, and full matrices of scores."""
     fresh = make_trainer(
         model=towers(),
         schema=SCHEMA,
@@ -423,25 +424,8 @@ def plainly(loss: PairLoss, batches: list[Batch], first: dict[str, Tensor]) -> A
             name = "user" if part == "user" else "movie"
             places = torch.tensor([order[name][int(n)] for n in ids.values])
             vectors[part] = model.towers["user" if part == "user" else "item"](tables[name][places])
-        own, every = parts["movie"].values, ("movie", "drawn") if loss.in_batch else ("drawn",)
-        others, all_ids = (
-            torch.cat([vectors[part] for part in every]),
-            np.concatenate([parts[part].values for part in every]),
-        )
-        same = torch.from_numpy(own[:, None] == all_ids[None, :])
-        if isinstance(loss, SampledSoftmax):
-            counts = len(own) * items.shares(all_ids) + len(parts["drawn"].values) * items.shares(
-                all_ids, 0.0
-            )
-            scores = vectors["user"] @ others.T / loss.temperature
-            scores = scores - torch.from_numpy(np.log(counts)).float() if loss.logq else scores
-            same[torch.arange(len(own)), torch.arange(len(own))] = False
-            total = F.cross_entropy(scores.masked_fill(same, -math.inf), torch.arange(len(own)))
-        else:
-            scores = vectors["user"] @ others.T
-            right = (vectors["user"] * vectors["movie"]).sum(1, keepdim=True)
-            above = F.softplus(scores - right).masked_fill(same, 0.0)
-            total = (above.sum(1) / (~same).sum(1).clamp(min=1)).mean()
+        own, drawn = ((vectors[part], parts[part].values) for part in ("movie", "drawn"))
+        total = plain_loss(loss, vectors["user"], own, drawn, items)
         for optimizer in optimizers:
             optimizer.zero_grad()
         total.backward()  # type: ignore[no-untyped-call]

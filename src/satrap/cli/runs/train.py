@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 @set_option
 @output_folder_option
 @click.option("--resume", is_flag=True, help="Continue a killed or stopped run from its newest snapshot.")
+@click.option(
+    "--from",
+    "start",
+    metavar="RUN",
+    help="Start a new run with the weights and rows of another run, as far as they match.",
+)
+@click.option(
+    "--from-state", is_flag=True, help="With --from: also take the optimizer state, where optimizers match."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Train N runs that differ in training.seed, in DIR/seed-1 and so on; print mean and spread.",
+)
 @click.option(
     "--follow",
     is_flag=True,
@@ -52,9 +68,10 @@ def train(
     overrides: tuple[str, ...],
     output: str | None,
     resume: bool,
+    start: str | None,
     follow: bool,
     until_done: bool,
-    **detached: bool,
+    **flags: Any,
 ) -> int:
     """Train the model that RECIPE describes.
 
@@ -62,15 +79,17 @@ def train(
     """
     from satrap.config import load
 
-    overrides += ("training.follow=true",) * follow
-    if sum(detached.values()) > 1 or (any(detached.values()) and (resume or until_done)):
-        raise click.UsageError("give only one of --resume, --until-done, --detach, --attach and --stop")
-    if any(detached.values()):
-        return _detached(recipe, overrides, output, begin=detached["detach"], stop=detached["stop"])
+    overrides += _warm_start(start, flags.pop("from_state"), resume) + ("training.follow=true",) * follow
+    seeds = flags.pop("seeds")
+    if sum([resume, until_done, seeds is not None, *flags.values()]) > 1:
+        ways = "--resume, --until-done, --seeds, --detach, --attach and --stop"
+        raise click.UsageError(f"give only one of {ways}")
+    if seeds is not None:
+        return _seeds(recipe, overrides, output, seeds)
+    if any(flags.values()):
+        return _detached(recipe, overrides, output, begin=flags["detach"], stop=flags["stop"])
     if until_done:
-        if recipe is None or output is None or resume:
-            raise click.UsageError("--until-done needs a RECIPE and --output DIR, and excludes --resume")
-        begun = _begun(load(recipe, overrides), output)
+        begun = _begun(recipe, overrides, output)
         if begun is None:
             return 0
         resume = begun
@@ -79,24 +98,61 @@ def train(
     file = recipe or str(Path(str(output)) / "recipe.yaml")
     loaded = load(file, overrides) if recipe or Path(file).exists() else None
     from satrap.launch.cluster.torchrun_worker import speaks
+    from satrap.runtime.formatting import metric_name
 
     outcome = run(loaded, output, resume=resume)
     if outcome.result.stopped == "stopped":
         return int(until_done)
     if speaks(loaded):
         about = outcome.folder.recipe().sections.about
-        for model, auc in about.published.items():
-            click.echo(f"published  {model}: test AUC {auc:.4f}")
+        for key, value in about.published.items():
+            model, _, metric = key.partition("/")
+            click.echo(f"published  {model}: test {metric_name(metric or 'auc')} {value:.4f}")
         click.echo(f"run folder: {outcome.folder}\nnext: satrap report {shlex.quote(str(outcome.folder))}")
     return 0
 
 
-def _begun(recipe: Recipe, output: str) -> bool | None:
+def _seeds(recipe: str | None, overrides: tuple[str, ...], output: str | None, count: int) -> int:
+    """Train a recipe with several seeds; print the metrics of each run, their mean and their spread."""
+    if recipe is None:
+        raise click.UsageError("--seeds needs a RECIPE")
+    from satrap.cli.trained.compare import seeds_line
+    from satrap.config import load
+    from satrap.runtime.formatting import quality
+    from satrap.tools.compare import seed_folders
+
+    every, folders = [], seed_folders(load(recipe, overrides), output, count)
+    for folder, of_seed in folders.items():
+        click.echo(folder)
+        outcome = run(of_seed, folder)
+        if outcome.result.stopped == "stopped":
+            return 1
+        every.append(quality(outcome.test or outcome.result.metrics))
+    above = shlex.quote(str(Path(next(iter(folders))).parent))
+    click.echo(f"{seeds_line(every)}\nrun folders: {above}\nnext: satrap compare {above} OTHER")
+    return 0
+
+
+def _warm_start(start: str | None, state: bool, resume: bool) -> tuple[str, ...]:
+    """Return the overrides of `--from`; the run's path is relative to the current folder."""
+    if start is None and not state:
+        return ()
+    if start is None or resume:
+        raise click.UsageError("--from begins a new run, so it excludes --resume; --from-state needs --from")
+    url = start if "://" in start else str(Path(start).absolute())
+    return (f"training.warm_start={json.dumps({'url': url, 'state': state})}",)
+
+
+def _begun(recipe: str | None, overrides: tuple[str, ...], output: str | None) -> bool | None:
     """Return whether a run left a snapshot; None if it is complete, which is printed."""
+    if recipe is None or output is None:
+        raise click.UsageError("--until-done needs a RECIPE and --output DIR")
+    from satrap.config import load
     from satrap.launch.cluster.torchrun_worker import has_begun, speaks
 
-    begun = has_begun(recipe, output)
-    if begun is None and speaks(recipe):
+    loaded = load(recipe, overrides)
+    begun = has_begun(loaded, output)
+    if begun is None and speaks(loaded):
         click.echo(f"the run in {output} is complete")
     return begun
 

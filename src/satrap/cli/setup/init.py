@@ -113,11 +113,12 @@ def init(output: str, force: bool, names: str | None, baseline: bool, **asked: A
 def _compare(output: str) -> None:
     """Train LightGBM on the rows of a recipe, print its metrics, and write them into the recipe."""
     from satrap.config import load
+    from satrap.runtime.formatting import metrics_line
     from satrap.tools.baseline import baseline
     from satrap.tools.init.write import scalar
 
     metrics = baseline(load(output))
-    click.echo(f"LightGBM on the validation rows: AUC {metrics['auc']:.4f}, logloss {metrics['logloss']:.4f}")
+    click.echo(f"LightGBM on the validation rows: {metrics_line(metrics)}")
     with Path(output).open("a", encoding="utf-8") as recipe:
         recipe.write(f"\nabout:\n  baseline: {scalar(metrics)}  # LightGBM on the validation rows\n")
 

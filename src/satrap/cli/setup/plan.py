@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +21,13 @@ def _counts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> d
     counts = {}
     for value in values:
         name, _equals, count = value.rpartition("=")
-        if not name or not count.isdigit():
-            raise click.BadParameter(f"{value!r} is not NAME=N")
-        counts[name] = int(count)
+        try:
+            number = float(count)
+        except ValueError:
+            number = math.nan
+        if not name or not number >= 0 or number % 1:
+            raise click.BadParameter(f"{value!r} is not NAME=N with a whole number N, such as 1000000 or 1e6")
+        counts[name] = int(number)
     return counts
 
 
@@ -136,10 +142,11 @@ def plan(
     """Compute where to place the tables of RECIPE, and the cost of a step.
 
     The plan is for workers that hold the tables (cluster.exchange: collective) or, with --parameters, for the
-    shard servers of a cluster to rent: hosts, price, speed and bottleneck. The exit code is 1 if the rows do
-    not fit. With dense.mesh, the plan also has the memory of each process; with --devices, it proposes a
-    mesh, and the exit code is 1 if none fits. With --device-memory, or a GPU here, it has the memory of rows
-    on a GPU. Reads some batches of the training data, trains nothing and changes nothing.
+    shard servers of a cluster to rent: hosts, price, speed and bottleneck. If several workers share shard
+    servers in mode hybrid, it also shows which tables every worker holds, and why. The exit code is 1 if the
+    rows do not fit. With dense.mesh, the plan also has the memory of each process; with --devices, it
+    proposes a mesh, and the exit code is 1 if none fits. With --device-memory, or a GPU here, it has the
+    memory of rows on a GPU. Reads some batches of the training data, trains nothing and changes nothing.
 
     --calibrate measures the cost of each operation on this machine with short real runs of a minute or two.
     --simulate simulates the training with these costs, here or on many hosts; without --calibration it
@@ -181,7 +188,8 @@ def _place(
     memory: int | None,
     flops: float | None,
 ) -> int:
-    from satrap.launch.placement import plan
+    from satrap.launch.placement import may_replicate, plan, replicas
+    from satrap.plan.replicas import report as held
     from satrap.plan.topology import BANDWIDTH
     from satrap.tools.plan.dense import Speed
     from satrap.tools.plan.dense.report import report
@@ -192,12 +200,16 @@ def _place(
     reached = None if flops is None else Speed(flops, facts.bandwidth or BANDWIDTH)
     dense = plan_network(recipe, devices, memory, reached)
     rows = rows_on_device(recipe, placed, memory, notice)
+    stale = may_replicate(recipe.sections, placed.topology.workers)
+    choices = replicas(recipe, facts, placed.workload) if stale else {}
     if as_json:
         also = {"dense": dense, "rows_on_device": rows}
         parts = {name: part.to_dict() for name, part in also.items() if part is not None}
+        if choices:
+            parts["with_shards"] = {name: asdict(choice) for name, choice in choices.items()}
         click.echo(json.dumps(placed.to_dict() | parts, indent=2))
     else:
-        texts = [placed.report(), dense and report(dense), rows and rows.report()]
+        texts = [placed.report(), choices and held(choices), dense and report(dense), rows and rows.report()]
         click.echo("\n\n".join(text for text in texts if text))
     return 0 if dense is None or dense.fits else 1
 

@@ -29,6 +29,11 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
         )
 
 
+def _only_a_warning(key: str) -> bool:
+    """Whether a metric means nothing while it is 0; `--json` has it in any case."""
+    return key.endswith(("error_bound", "gauc_skipped")) or key.startswith("unseen/")
+
+
 @click.command()
 @click.argument("folder", metavar="DIR")
 @click.option(
@@ -45,7 +50,7 @@ def _warn_of_unseen(shares: Mapping[str, float]) -> None:
 def evaluate(
     folder: str, sources: tuple[str, ...], step: int | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Print the metrics of the trained model in run folder DIR, and the share of unseen ids.
+    """Print the metrics of the trained model in run folder DIR, and the shares of unseen ids, if any.
 
     Standard error shows which rows are scored. The recipe's embedding.memory and embedding.tier limit memory.
     --set can change these keys, embedding.eviction and training.device.
@@ -63,8 +68,9 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(finite(metrics), indent=2))
         return
-    width = max(len(metric_name(key)) for key in metrics)
-    for key, value in metrics.items():
+    worth_a_line = {key: value for key, value in metrics.items() if value or not _only_a_warning(key)}
+    width = max(len(metric_name(key)) for key in worth_a_line)
+    for key, value in worth_a_line.items():
         shown = f"{value:,}" if isinstance(value, int) else decimals(value)
         click.echo(f"{metric_name(key):<{width}}  {shown}")
 

@@ -24,21 +24,14 @@ def check_combinations(sections: Sections, source: RecipeSource, **more: Any) ->
     settings |= {NO_TABLES: not tables, SEVERAL: sections.shares > 1}
     if sections.shares == 1:
         settings["dense.sharded"] = False
-    ignored = (
-        ("row_wise", "auto") if cluster.exchange == "collective" else ("row_wise",)
-    )  # auto sees the rules
+    # auto sees the rules
+    ignored = (None, "row_wise", "auto") if cluster.exchange == "collective" else (None, "row_wise")
     placement = settings["cluster.placement"] = (
         "row_wise" if cluster.placement in ignored else cluster.placement
     )
     chosen = {name: where for name, where in cluster.placements.items() if where != "row_wise"}
     replicas = [name for name, where in chosen.items() if where == "replicated"]
-    settings["cluster.placements"] = chosen and (
-        "divided"
-        if len(replicas) < len(chosen)
-        else "all replicated"
-        if len(replicas) == len(tables)
-        else "replicated"
-    )
+    settings["cluster.placements"] = chosen and ("divided" if len(replicas) < len(chosen) else "replicated")
     others = {} if placement == "row_wise" else tables.keys() - cluster.placements.keys()
     placed = {name: table for name, table in tables.items() if name in chosen or name in others}
     paths = _deciding(tables, ("embedding.eviction", "embedding.admission"))

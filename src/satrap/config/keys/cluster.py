@@ -62,12 +62,14 @@ class ClusterKeys(Keys):
     embedding_workers: Count = 0
     """Number of processes that look up rows at the shards and pool them for the workers, at most one per
     worker. 0: workers look up and pool."""
-    placement: Placement | Literal["auto"] = "row_wise"
-    """With `exchange: collective`: where the rows of a table are. row_wise: each worker holds a part;
-    table_wise: one worker holds all; replicated: every worker holds all; auto: as `satrap plan` computes."""
+    placement: Placement | Literal["auto"] | None = None
+    """Where the rows of a table are. With `exchange: collective`: row_wise, the default: each worker holds a
+    part; table_wise: one worker holds all; replicated: every worker holds all; auto: as `satrap plan`
+    computes. With `exchange: servers`: row_wise: shards hold all tables; default: in mode hybrid, every
+    worker holds small tables, so that their rows are never stale."""
     placements: dict[str, Placement] = Field(default_factory=dict)
     """Placements of single tables: name -> placement. With `exchange: servers`, workers hold replicas of
-    replicated tables, and shards hold the other tables."""
+    replicated tables, and shards hold row_wise tables. If all are replicated, no shards are started."""
     launcher: Literal["local", "ray"] = "local"
     """Where the processes run. local: on this machine; ray: on a Ray cluster (`pip install satrap[ray]`)."""
     address: Annotated[str, Field(pattern=r"^(auto|[^\s/]+:[0-9]{1,5})$")] | None = None

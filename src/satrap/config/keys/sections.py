@@ -19,6 +19,7 @@ from satrap.settings.saving import Checkpointing, Publishing
 from satrap.settings.store import StoreConfig, TableSettings
 from satrap.settings.tier import Tier
 from satrap.settings.training import Precision, TrainingOptions
+from satrap.settings.warm_start import WarmStart
 
 
 class NamedModel(Keys):
@@ -51,7 +52,7 @@ LOSS = replace(named(losses.PairLoss, losses.KINDS, "Name of the loss."), text=T
 SCHEDULE = named(optim.Schedule, optim.SCHEDULES, "Name of the schedule.")
 ADMISSION, EVICTION, TIER = settings(Admission), settings(Eviction), settings(Tier)
 TABLE = settings(TableSettings, "TableKeys")
-RANKING = settings(Ranking)
+RANKING, WARM_START = settings(Ranking), settings(WarmStart)
 
 
 TEXTS = {
@@ -199,6 +200,9 @@ class TrainingKeys(Keys):
     plateau: Annotated[float, Field(gt=0, lt=1)] | None = of(TrainingOptions, "plateau", 0.1)
     patience: Positive | None = of(TrainingOptions, "patience", 2)
     monitor: str = of(TrainingOptions, "monitor")
+    warm_start: Annotated[WarmStart, WARM_START] | None = None
+    """Run whose weights and rows this run starts with, for example `{url: runs/monday}`; default: random
+    ones. Without effect on a resumed run."""
     threads: Positive | None = None
     """PyTorch's intra-operation threads; default all cores."""
     device: Device = "cpu"
@@ -260,7 +264,7 @@ class AboutKeys(Keys):
     baseline: dict[str, float] = Field(default_factory=dict)
     """Metric -> value of LightGBM on the validation rows, by `satrap init --baseline`."""
     published: dict[str, float] = Field(default_factory=dict)
-    """Model -> published test AUC."""
+    """Model -> published test AUC; `model/metric`, such as `sasrec/ndcg@10` -> another test metric."""
 
 
 CategoricalKeys = keys_of(schema.Categorical, "CategoricalKeys", {})

@@ -23,6 +23,10 @@ def as_array(values: Any) -> pa.Array:
         return as_array(values.combine_chunks() if values.num_chunks != 1 else values.chunk(0))
     if isinstance(values, pa.Array):
         return _usual(values)
+    if callable(getattr(values, "detach", None)):
+        values = _of_tensor(values)
+    if hasattr(values, "__arrow_c_stream__") and library(values) != "pandas":  # such as a Series of polars
+        return as_array(pa.chunked_array(values))
     try:
         if isinstance(values, np.ndarray) and values.ndim == 2:
             flat = pa.array(np.ascontiguousarray(values).reshape(-1), from_pandas=True)
@@ -49,6 +53,18 @@ def as_array(values: Any) -> pa.Array:
             fix="give a list, an array or a Series",
         ) from error
     return as_array(array)
+
+
+def library(values: Any) -> str:
+    """Return the top-level package of an object's class, such as "polars"."""
+    return type(values).__module__.split(".")[0].lstrip("_")
+
+
+def _of_tensor(tensor: Any) -> npt.NDArray[Any]:
+    """Return a tensor of PyTorch as an array; bfloat16, which NumPy lacks, as float32."""
+    on_host = tensor.detach().cpu()
+    array: npt.NDArray[Any] = (on_host.float() if "bfloat16" in str(tensor.dtype) else on_host).numpy()
+    return array
 
 
 def _usual(array: pa.Array) -> pa.Array:
@@ -81,6 +97,8 @@ def _shown(kind: pa.DataType) -> pa.DataType:
     for is_list, make in _LISTS.items():
         if is_list(kind):
             return make(kind.value_field.with_type(_shown(kind.value_type)))
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _shown(kind.value_type), kind.ordered)
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_shown(kind.value_type)), kind.list_size)
     return kind

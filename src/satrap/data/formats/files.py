@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -23,13 +25,25 @@ FORMATS = {
 """Format -> its file name suffixes."""
 
 
+NULL_PART = "__HIVE_DEFAULT_PARTITION__"
+"""Value of a folder `name=value` whose rows have no value."""
+
+
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file on an fsspec file system; `name` is its path or URL in messages."""
+    """One file on an fsspec file system.
+
+    Args:
+        system: the file system.
+        path: its path there.
+        name: its path or URL in messages.
+        partitions: names and values of the folders below the given path, such as `year=2024`.
+    """
 
     system: Any
     path: str
     name: str
+    partitions: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def local(self) -> str | None:
@@ -83,6 +97,8 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 def find_files(sources: Any) -> list[File]:
     """Return the files of a path (text or `PathLike`), glob, URL or list of them; each glob sorted by name.
 
+    A folder with parts such as `year=2024/` stands for all data files below it.
+
     Raises `DataError` if nothing matches, `ConfigError` if a URL's file system is not installed, or a
     source is not a path.
     """
@@ -91,8 +107,9 @@ def find_files(sources: Any) -> list[File]:
     for source in list(sources) if several else [sources]:
         if not isinstance(source, str | os.PathLike):
             raise ConfigError(
-                f"a data source of type {type(source).__name__} is not supported",
-                fix="give a path, glob, URL, pyarrow.Table, DataFrame, or dict of columns",
+                f"a data source of type {type(source).__name__} ({type(source).__module__}) is not supported",
+                fix="give a path, glob or URL; or convert it to a pyarrow.Table, a data frame of pandas or "
+                "polars, or a dict of columns",
             )
         files.extend(_expand(os.fspath(source)))
     if not files:
@@ -117,11 +134,13 @@ def files_in(folder: str) -> Iterator[tuple[str, File]]:
 def _expand(source: str) -> list[File]:
     system, path = _system(source)
     with reading(source):
+        above = path.rstrip("/")
         if not any(c in path for c in "*?[") or system.exists(path):
-            paths = [path]
+            paths = _parts(system, above) if system.isdir(path) else [path]
         else:
             paths = sorted(p for p in system.glob(_literal(system, path)) if not system.isdir(p))
-        if paths == [path] and system.isdir(path):
+            above = re.split(r"[^/]*[*?[]", path, maxsplit=1)[0].rstrip("/")
+        if system.isdir(path) and not paths:
             raise DataError(
                 "the path is a folder, not a file", where=source, fix=f"give {source.rstrip('/')}/*.parquet"
             )
@@ -132,7 +151,26 @@ def _expand(source: str) -> list[File]:
     shown: Callable[[str], str] = system.unstrip_protocol if "://" in source else str
     if shown is str and not os.path.isabs(source) and not source.startswith("~"):
         shown = os.path.relpath  # as given: a relative path stays relative
-    return [File(system, path, shown(path)) for path in paths]
+    return [File(system, path, shown(path), _partitions(path.removeprefix(above))) for path in paths]
+
+
+def _parts(system: Any, folder: str) -> list[str]:
+    """Return the data files below a folder whose parts are folders such as `year=2024`, sorted; else none."""
+    inside = ((path, path.removeprefix(folder).strip("/").split("/")) for path in system.find(folder))
+    return sorted(path for path, names in inside if "=" in names[0] and is_data(names[-1]) and len(names) > 1)
+
+
+def is_data(name: str) -> bool:
+    """Return whether a file name has the suffix of a format, and does not mark a hidden file."""
+    suffixes = tuple(suffix for of_format in FORMATS.values() for suffix in of_format)
+    return name[0] not in "._" and name.lower().removesuffix(".gz").endswith(suffixes)
+
+
+def _partitions(inside: str) -> tuple[tuple[str, str | None], ...]:
+    """Return (name, decoded value) of each folder `name=value` in a path; None for the null value."""
+    folders = [unquote(folder) for folder in inside.split("/")[:-1]]
+    pairs = [folder.partition("=") for folder in folders if "=" in folder]
+    return tuple((name, None if value == NULL_PART else value) for name, _, value in pairs)
 
 
 def _literal(system: Any, path: str) -> str:

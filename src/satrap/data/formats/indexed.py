@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +58,9 @@ class IndexedSource(ABC):
     def read(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield (row in the part, table with these columns) from `row` on, in pieces of bounded size."""
 
+    def _pieces(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        return self.read(part, row, columns)
+
     def columns(self) -> Iterator[tuple[str, pa.Schema]]:
         """Yield the name of each file and its columns."""
         return zip(self.file_names, self._schemas, strict=True)
@@ -73,7 +76,7 @@ class IndexedSource(ABC):
             if cursor is None and scan.rows is None:
                 row = max(row, low - int(first[place]))
             kept_raw = scan.raw_of(self._schemas[part.file].names)
-            for offset, table in self.read(part, row, list(dict.fromkeys([*scan.names, *kept_raw]))):
+            for offset, table in self._pieces(part, row, list(dict.fromkeys([*scan.names, *kept_raw]))):
                 before = int(first[place]) + scan.kept_before(start + offset) - scan.kept_before(start)
                 indices = scan.kept(start + offset, table.num_rows)
                 rows = indices[max(low - before, 0) : high - before]
@@ -119,14 +122,33 @@ class IndexedSource(ABC):
 class IndexedFiles(IndexedSource):
     """Base of file sources made of such parts.
 
-    Each of the `inputs` has the columns in `schemas` and the rows in `counts`.
+    Each of the `inputs` has the columns in `schemas` and the rows in `counts`. Its partitions are columns of
+    text, unless the file has a column of the same name.
     """
 
     def __init__(
         self, inputs: Sequence[File], schemas: Sequence[pa.Schema], counts: Sequence[Sequence[int]]
     ) -> None:
         self.inputs = inputs
-        super().__init__(inputs[0].name, [file.name for file in inputs], schemas, counts)
+        self._constants = [
+            {name: value for name, value in file.partitions if name not in schema.names}
+            for file, schema in zip(inputs, schemas, strict=True)
+        ]
+        whole = [_extended(*pair) for pair in zip(schemas, self._constants, strict=True)]
+        super().__init__(inputs[0].name, [file.name for file in inputs], whole, counts)
+
+    def _pieces(self, part: IndexedPart, row: int, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        constants = self._constants[part.file]
+        if not constants:
+            yield from self.read(part, row, columns)
+            return
+        in_file = [name for name in columns if name not in constants]
+        names = in_file or list(self._schemas[part.file].names)[:1]  # it tells the number of rows
+        for offset, table in self.read(part, row, names):
+            for name, value in constants.items():
+                column = pa.repeat(pa.scalar(value, pa.string()), table.num_rows)
+                table = table.append_column(name, column)
+            yield offset, table.select(columns)
 
     @abstractmethod
     def single(self, file: int) -> IndexedFiles:
@@ -147,3 +169,10 @@ class IndexedFiles(IndexedSource):
     def cursors(self, start: Cursor | None) -> Iterator[Cursor] | None:
         """Return the cursors of the parts of a single file."""
         return ([place, 0] for place in range(start[0] if start else 0, len(self._parts)))
+
+
+def _extended(schema: pa.Schema, constants: Mapping[str, str | None]) -> pa.Schema:
+    """Return a schema with columns of text for the constants of a file."""
+    for name in constants:
+        schema = schema.append(pa.field(name, pa.string()))
+    return schema

@@ -207,7 +207,8 @@ class DataParallelBackend(DenseBackend):
 
     def restore(self, whole: DenseState) -> None:
         """Restore the whole network."""
-        if difference := same_shapes(whole.weights, self.model):
+        difference = "" if whole.partial else same_shapes(whole.weights, self.model)
+        if difference:
             raise ConfigError(
                 "the network differs from the saved one",
                 where=difference,
@@ -215,7 +216,8 @@ class DataParallelBackend(DenseBackend):
             )
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():  # one at a time: see `dense.offload`
-                tensor.copy_(in_memory(whole.weights[name]))
+                if name in whole.weights:
+                    tensor.copy_(in_memory(whole.weights[name]))
         if self.optimizer is not None and whole.optimizer:
             state = whole.optimizer["state"]
             if not isinstance(self.optimizer, OffloadedOptimizer):  # it reads tensors one at a time
@@ -223,6 +225,8 @@ class DataParallelBackend(DenseBackend):
                     number: {k: in_memory(v) for k, v in entry.items()} for number, entry in state.items()
                 }
             groups = keep_impl_flags(whole.optimizer["param_groups"], self.optimizer.param_groups)
+            if whole.partial:
+                groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
             self._base_rates = [g["lr"] for g in self.optimizer.param_groups]
 

@@ -71,10 +71,12 @@ class DenseState:
             Tensors of the optimizer may be saved tensors as well.
         optimizer: `state_dict` of its optimizer, with base learning rates and with parameters numbered as in
             the whole network; empty if it has none.
+        partial: weights that are missing keep their values, and the optimizer keeps its settings.
     """
 
     weights: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    partial: bool = False
 
 
 def in_memory(value: Any) -> Any:

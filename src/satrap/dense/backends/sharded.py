@@ -255,6 +255,8 @@ class ShardedBackend(DataParallelBackend):
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 piece = pieces.get(id(tensor))
+                if whole.partial and name not in whole.weights:
+                    continue
                 if piece is None:
                     tensor.copy_(in_memory(whole.weights[name]))
                 else:
@@ -269,6 +271,8 @@ class ShardedBackend(DataParallelBackend):
                 keep_impl_flags(whole.optimizer["param_groups"], groups_here), groups_here, strict=True
             )
         ]
+        if whole.partial:
+            groups = groups_here
         state = {number: piece.cut_state(saved[of]) for number, (of, piece) in numbered if saved.get(of)}
         self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self._base_rates = [g["lr"] for g in self.optimizer.param_groups]

@@ -49,13 +49,16 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         inner: the other optimizer; it has taken no step.
         folder: see `offloaded`.
 
+    Attributes:
+        inner: of the arguments.
+
     Raises:
         ConfigError: the folder is not writable, or full; also raised in the first `step`.
     """
 
     def __init__(self, inner: torch.optim.Optimizer, folder: str | None) -> None:
         super().__init__(inner.param_groups, inner.defaults)  # the same group objects, not copies
-        self._inner, self._folder = inner, folder
+        self.inner, self._folder = inner, folder
         self._staging = Staging()
         self.state = inner.state
         if folder is not None:
@@ -75,7 +78,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._step(groups[parameter], parameter, host)
 
     def _step(self, group: Mapping[str, Any], parameter: nn.Parameter, host: nn.Parameter) -> None:
-        inner = self._inner
+        inner = self.inner
         inner.param_groups = [{**group, **_fused(group, host), "params": [host]}]
         inner.state = defaultdict(dict, {host: self.state[parameter]} if parameter in self.state else {})
         inner.step()

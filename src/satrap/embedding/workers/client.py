@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -36,17 +36,11 @@ class PooledLookup(Lookup[Array]):
     Args:
         number: id of the lookup at the embedding worker.
         others: the lookup of the requests that went directly to the shards.
-        recall: returns the rows of a lookup by its number, one array per table group.
     """
 
     _: KW_ONLY
     number: int
     others: Lookup[Any]
-    recall: Callable[[int], list[Array]]
-
-    def unpooled_rows(self) -> list[Array]:
-        """See `Lookup.unpooled_rows`; the embedding worker holds these rows."""
-        return [*self.recall(self.number), *self.others.result()]
 
 
 class PooledExchange(Exchange):
@@ -136,7 +130,9 @@ class PooledExchange(Exchange):
         if plain and rows is None:
             others = self.shards.lookup(plain, create=create)
         tensors = joined([answer, others.rows], partial(self._unpack, pooled))
-        return PooledLookup(requests, tensors, self, number=number, others=others, recall=self._recall)
+        lookup = PooledLookup(requests, tensors, self, number=number, others=others)
+        lookup.recall = lambda: [*self._recall(number), *others.result()]
+        return lookup
 
     def _pack(self, batch: Batch | None, number: int, rows: Sequence[Array] | None) -> list[Buffer]:
         assert batch is not None

@@ -6,7 +6,8 @@ gradients to the owners again, by all-to-all: `CollectiveExchange` over `Ranks`.
 """
 
 from satrap.exchange.collective.client import CollectiveExchange
+from satrap.exchange.collective.fresh import FreshReplicas
 from satrap.exchange.collective.placement import Placement
 from satrap.exchange.collective.ranks import Alone, Ranks
 
-__all__ = ["Alone", "CollectiveExchange", "Placement", "Ranks"]
+__all__ = ["Alone", "CollectiveExchange", "FreshReplicas", "Placement", "Ranks"]

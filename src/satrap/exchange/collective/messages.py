@@ -80,6 +80,8 @@ class Channel:
             raise
 
     def _talk(self, operation: Operation, messages: Sequence[Message] | SatrapError) -> list[list[Bytes]]:
+        if self.ranks.size == 1:
+            return _alone(messages)
         size, this, failed = self.ranks.size, self.ranks.rank, isinstance(messages, SatrapError)
         if isinstance(messages, SatrapError):
             messages = [[as_text(error_values(messages))]] * size
@@ -116,8 +118,6 @@ class Channel:
         return received
 
     def _sent(self, pieces: Sequence[Bytes], lengths: Lengths, sizes: Lengths) -> list[Bytes]:
-        if self.ranks.size == 1:
-            return [np.empty(0, np.uint8)]
         return self.ranks.all_to_all(np.concatenate(pieces), lengths.tolist(), sizes.tolist())
 
     def _check(self, operation: Operation, heads: np.ndarray) -> None:
@@ -152,6 +152,13 @@ class Channel:
         except SatrapError as error:
             result = error
         return [of_text(message) for message in self.talk(operation, result)]
+
+
+def _alone(messages: Sequence[Message] | SatrapError) -> list[list[Bytes]]:
+    """Return the message of a single rank to itself: nothing to frame, to send or to check."""
+    if isinstance(messages, SatrapError):
+        raise _named(messages, 0)
+    return [[as_bytes(part) for part in messages[0]]]
 
 
 def _framed(parts: Sequence[Bytes]) -> list[Bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
@@ -27,26 +27,18 @@ class RoutedLookup(Lookup[Array]):
 
     Args:
         parts: the lookup at the shards, and the lookup in the replicas.
-        recall: returns the rows of the unique ids; see `distinct`.
     """
 
     _: KW_ONLY
     parts: tuple[Lookup[Array], Lookup[Array]]
-    recall: Callable[[], list[Array]]
-
-    def unpooled_rows(self) -> list[Array]:
-        """See `Lookup.unpooled_rows`. Replicated rows of a waiting lookup have their present values."""
-        return self.recall()
 
 
 class RoutedExchange(Exchange):
     """Tables at shard servers, combined with tables that every worker holds completely.
 
     ```python
-    replicated = Placement("replicated")
     servers = ServersExchange(addresses, large, worker=WorkerId(rank, size))
-    replicas = CollectiveExchange(TorchRanks(), small, placement=replicated)
-    exchange = RoutedExchange(servers, replicas)
+    exchange = RoutedExchange(servers, FreshReplicas(TorchRanks(), small))
     ```
 
     Replicated rows are never sent: each worker sends the gradients to all others, and all take the same
@@ -59,10 +51,8 @@ class RoutedExchange(Exchange):
 
     Args:
         servers: holds most tables; just made, and of the same worker as `replicas`.
-        replicas: holds the others; just made. The routed exchange closes both.
-        fresh: replicated rows are never stale: however early they are looked up, they see every update before
-            their own step. Then each lookup that creates must be followed by one update, in the same order.
-            Default True.
+        replicas: holds the others, all replicated; just made. With `FreshReplicas`, their rows are never
+            stale. The routed exchange closes both.
 
     Attributes:
         servers, replicas: of the arguments.
@@ -74,16 +64,14 @@ class RoutedExchange(Exchange):
 
     collective = True
 
-    def __init__(self, servers: ServersExchange, replicas: CollectiveExchange, *, fresh: bool = True) -> None:
-        self.servers, self.replicas, self._fresh = servers, replicas, fresh
+    def __init__(self, servers: ServersExchange, replicas: CollectiveExchange) -> None:
+        self.servers, self.replicas = servers, replicas
         names = [table for group in replicas.groups for table in group.tables]
         if servers.world != replicas.size or any(replicas.placement.of(t) != "replicated" for t in names):
             raise ConfigError(
                 "a RoutedExchange needs replicated tables on exactly the workers of its shard servers",
-                fix='give CollectiveExchange the same workers, and placement=Placement("replicated")',
+                fix="give it FreshReplicas of the same workers",
             )
-        if fresh:
-            replicas.look_ahead()
         replicas.rows.writer = "replica"
         self._first = len(servers.groups)
         moved = (replace(group, index=self._first + group.index) for group in replicas.groups)
@@ -123,12 +111,8 @@ class RoutedExchange(Exchange):
         ours = self._sources[1].lookup(second, create=create)
         theirs = self._sources[0].lookup(first, create=create)
 
-        def recall() -> list[Array]:
-            waits = create and self._fresh
-            replicated = self.replicas.here(second) if waits else ours.unpooled_rows()
-            return self._in_order(requests, theirs.unpooled_rows(), replicated)
-
-        lookup = RoutedLookup(requests, exchange=self, parts=(theirs, ours), recall=recall)
+        lookup = RoutedLookup(requests, exchange=self, parts=(theirs, ours))
+        lookup.recall = lambda: self._in_order(requests, theirs.unpooled_rows(), ours.unpooled_rows())
 
         def join(first: list[Array], second: list[Array]) -> list[Array]:
             lookup.active = ours.active
@@ -138,11 +122,10 @@ class RoutedExchange(Exchange):
         return lookup
 
     def replay(self, lookups: Iterable[Sequence[Array]]) -> None:
-        """See `CanReplay.replay`. Replicas that are never stale are looked up nevertheless."""
+        """See `CanReplay.replay`."""
         rows, first = list(lookups), len(self.servers.groups)
         self._sources[0] = with_replays(self.servers, [arrays[:first] for arrays in rows])
-        if not self._fresh:
-            self._sources[1] = with_replays(self.replicas, [arrays[first:] for arrays in rows])
+        self._sources[1] = with_replays(self.replicas, [arrays[first:] for arrays in rows])
 
     def _in_order(
         self, requests: Sequence[LookupRequest], first: Sequence[Array], second: Sequence[Array]

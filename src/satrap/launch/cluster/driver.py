@@ -14,8 +14,10 @@ import torch.distributed as dist
 
 from satrap.checkpoint import Series
 from satrap.config import Recipe
+from satrap.config.checks.tables import kept
 from satrap.config.keys.cluster import ClusterKeys
 from satrap.errors import SatrapError
+from satrap.exchange.collective import Placement
 from satrap.launch.cluster.actions import (
     Action,
     ChangeWorkers,
@@ -82,19 +84,32 @@ def run(
         if text := described_mesh(recipe, schema):
             notice(text)
         dry_run(recipe, schema)
-        keys = recipe.sections.cluster
-        journal = recipe.sections.checkpoint.durability == "journal"
-        requests, maps = _requests(recipe, folder, resume, notice)
-        snapshots = plan.every_steps is not None
-        supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
-        shutil.rmtree(folder.journals, ignore_errors=True)  # left by an earlier attempt
         identity = Identity.of(folder.identity_file)
         assignment = assigned(recipe, schema, folder, identity, notice)
         assignment = replace(assignment, resume=resume, trial=trial)
-        launcher = _launcher(recipe, identity.run, folder, maps, notice, server)
+        keys = without_idle_shards(recipe, assignment)
+        journal = recipe.sections.checkpoint.durability == "journal"
+        requests, maps = _requests(recipe, keys, folder, resume, notice)
+        snapshots = plan.every_steps is not None
+        supervisor = Supervisor(keys, journal=journal, snapshots=snapshots, requests=requests)
+        shutil.rmtree(folder.journals, ignore_errors=True)  # left by an earlier attempt
+        shards = set(maps.map.members) if keys.servers else set()
+        launcher = _launcher(recipe, identity.run, folder, shards, notice, server)
         mailbox = Mailbox(folder.requests)
+        begun = recipe.sections.cluster
         cluster = _ClusterActions(
-            recipe, folder, identity, assignment, supervisor, launcher, observers, notice, mailbox, maps, keys
+            recipe,
+            folder,
+            identity,
+            assignment,
+            supervisor,
+            launcher,
+            observers,
+            notice,
+            mailbox,
+            maps,
+            begun,
+            shards,
         )
         _lead(cluster)
         assert supervisor.trained is not None
@@ -144,12 +159,23 @@ def assigned(
     )
 
 
+def without_idle_shards(recipe: Recipe, assignment: Assignment) -> ClusterKeys:
+    """Return the run's processes: without shards if several workers hold all tables."""
+    keys, placement = recipe.sections.cluster, Placement(**assignment.placement)
+    tables = kept(recipe.sections) if keys.exchange == "servers" and assignment.world > 1 else {}
+    if not tables or any(placement.of(table) != "replicated" for table in tables):
+        return keys
+    return keys.model_copy(update={"shards": 0, "addresses": []})
+
+
 def _requests(
-    recipe: Recipe, folder: RunFolder, resume: bool, notice: Callable[[str], None]
+    recipe: Recipe, started: ClusterKeys, folder: RunFolder, resume: bool, notice: Callable[[str], None]
 ) -> tuple[ShardRequests, MapLog]:
     """Return the handler of shard requests, and the shard map of the stopped run."""
     fixed, foreign = obstacles(recipe)
     keys = recipe.sections.cluster
+    if not fixed and not started.shards:
+        fixed = "the workers hold all tables (cluster.placement: row_wise moves them to shards)"
     maps = MapLog.of(folder.shards_file, len(keys.addresses) or keys.shards, resume=resume and not fixed)
     if maps.entries:
         notice(f"shards after the last move: {', '.join(map(str, maps.map.members))}")
@@ -160,7 +186,7 @@ def _launcher(
     recipe: Recipe,
     run: str,
     folder: RunFolder,
-    maps: MapLog,
+    shards: set[int],
     notice: Callable[[str], None],
     server: ForkServer | None,
 ) -> Launcher:
@@ -171,7 +197,7 @@ def _launcher(
     key = [str(Path(keys.key).absolute())] if keys.key else []
     path = folder.path.absolute()
     needs = [str(path), *key]
-    where, shards = str(Path.cwd()), maps.map.members
+    where = str(Path.cwd())
     return RayLauncher(
         keys, run=run, folder=where, needs=needs, notice=notice, label=path.name, shards=shards
     )
@@ -196,18 +222,18 @@ class _ClusterActions:
     mailbox: Mailbox
     maps: MapLog
     begun: ClusterKeys
+    shards: set[int]  # numbers of shards with reserved resources
     store: Any = None  # kept alive for the workers' rendezvous
 
     def __post_init__(self) -> None:
         self._room = self.begun  # keys whose roles have reserved resources, except shards
-        self._shards = set(self.maps.map.members)  # numbers of shards with reserved resources
 
     def give_back(self) -> None:
         """Release the resources of shards that have left and ended."""
         gone = {int(name.rpartition(" ")[2]) for name in self.supervisor.gone}
-        if gone & self._shards:
-            self._shards -= gone
-            self.launcher.release(self._room, self._shards)
+        if gone & self.shards:
+            self.shards -= gone
+            self.launcher.release(self._room, self.shards)
 
     def do(self, actions: Sequence[Action]) -> None:
         """Carry out actions in order; raise the SatrapError or KeyboardInterrupt that ends the run."""
@@ -245,7 +271,7 @@ class _ClusterActions:
     def _make_room(self, workers: int) -> SatrapError | None:
         try:
             keys = with_workers(self.recipe, workers, self.begun.workers).sections.cluster
-            self.launcher.reserve(keys, self._shards)
+            self.launcher.reserve(keys, self.shards)
         except SatrapError as error:
             return error
         self._room = keys
@@ -253,18 +279,20 @@ class _ClusterActions:
 
     def _make_shard_room(self, shard: int) -> SatrapError | None:
         try:
-            self.launcher.reserve(self._room, {*self._shards, shard})
+            self.launcher.reserve(self._room, {*self.shards, shard})
         except SatrapError as error:
             return error
-        self._shards.add(shard)
+        self.shards.add(shard)
         return None
 
     def _change_workers(self, workers: int) -> None:
         before = begun_with(self.folder, self.recipe)
         self.recipe = with_workers(self.recipe, workers, self.begun.workers)
         keep_workers(self.folder, before, self.recipe)
-        placement = asdict(placement_of(self.recipe, self.folder, self.notice))
-        self.assignment = replace(self.assignment, world=workers, placement=placement)
+        self.assignment = replace(self.assignment, world=workers)
+        if self.begun.exchange == "collective":  # shards keep their tables
+            placement = asdict(placement_of(self.recipe, self.folder, self.notice))
+            self.assignment = replace(self.assignment, placement=placement)
 
     def _about_requests(
         self, action: GiveOrder | KeepMap | MakeRoom | MakeShardRoom | ChangeWorkers | ReplyToRequest
@@ -316,7 +344,7 @@ class _ClusterActions:
         assignment, addresses = self.assignment, self.supervisor.addresses
         generation = self.identity.next()
         self._room = self.recipe.sections.cluster
-        self.launcher.release(self._room, self._shards)
+        self.launcher.release(self._room, self.shards)
         for rank, store in enumerate([self._meeting_point()] * assignment.world):
             line = replace(
                 assignment,

@@ -21,7 +21,7 @@ from satrap.errors import ConfigError, ExchangeError, SatrapError, error_of, err
 from satrap.launch import code_snapshot
 from satrap.launch.build import mesh_of, wire_of
 from satrap.launch.cluster.control_requests import MapLog
-from satrap.launch.cluster.driver import assigned
+from satrap.launch.cluster.driver import assigned, without_idle_shards
 from satrap.launch.cluster.shard_requests import obstacles
 from satrap.launch.cluster.worker import Assignment, assignment_of, context_of, device_of
 from satrap.launch.dry_run import dry_run
@@ -171,11 +171,12 @@ def _assignment(
         notice(text)
     dry_run(recipe, schema)
     identity, cluster = Identity.of(folder.identity_file), recipe.sections.cluster
-    shards, moves = tuple(cluster.addresses), not obstacles(recipe)[0]
-    map = MapLog.of(folder.shards_file, len(shards) or cluster.shards, resume=resume and moves).map
+    number, moves = len(cluster.addresses) or cluster.shards, not obstacles(recipe)[0]
+    map = MapLog.of(folder.shards_file, number, resume=resume and moves).map
+    assignment = assigned(recipe, schema, folder, identity, notice)
     return replace(
-        assigned(recipe, schema, folder, identity, notice),
-        shards=shards,
+        assignment,
+        shards=tuple(without_idle_shards(recipe, assignment).addresses),
         generation=identity.next(),
         map=map.to_dict() if map.runs else {},
         resume=resume,

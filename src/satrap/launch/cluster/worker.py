@@ -18,7 +18,7 @@ from satrap.dense import ConnectedWorkers, WorkerGroup, Workers
 from satrap.embedding.workers import PooledExchange
 from satrap.errors import ExchangeError, SatrapError
 from satrap.exchange import Exchange
-from satrap.exchange.collective import Alone, CollectiveExchange, Placement, Ranks
+from satrap.exchange.collective import Alone, CollectiveExchange, FreshReplicas, Placement, Ranks
 from satrap.exchange.servers import ClientOptions, ServersExchange, ShardMap, WorkerId
 from satrap.exchange.wrappers.broadcast import for_group
 from satrap.exchange.wrappers.routed import RoutedExchange
@@ -34,6 +34,7 @@ from satrap.rpc import read_key
 from satrap.runtime.events import Failed, Notice, Outlet, Report
 from satrap.runtime.torchrun import address_towards
 from satrap.schema import Schema, Table
+from satrap.settings.wire import Wire
 from satrap.store import StoreConfig
 from satrap.train import Trainer, WorkerContext
 from satrap.train.worker_context import WRITING_SECONDS, OpenData, torch_ranks
@@ -51,7 +52,7 @@ class Assignment:
     rank: int
     world: int  # number of workers
     store: str  # rendezvous address; empty for a single worker
-    shards: tuple[str, ...]
+    shards: tuple[str, ...]  # empty: the workers hold all rows
     loaders: tuple[str, ...] = ()  # empty: the worker reads its rows itself
     key: str = ""  # file with the cluster's key; empty on loopback
     embedding_workers: tuple[str, ...] = ()  # empty: the worker handles ids itself
@@ -102,22 +103,22 @@ def context_of(
         local_rank: its number among the workers on its machine.
         local: number of workers on its machine.
     """
-    sections = recipe.sections
-    cluster, training = sections.cluster, sections.training
+    cluster, training = recipe.sections.cluster, recipe.sections.training
 
     def exchange(tables: Sequence[Table]) -> Exchange:
         share, store, wire = workers.data, store_of(recipe), wire_of(recipe)
         mode = "sync" if training.mode == "sync" and not training.lookahead else "hybrid"
         worker = WorkerId(share.rank, share.size, assignment.generation, assignment.run)
         options = _client_options(recipe, assignment)
-        placement = Placement(**assignment.placement)
         if cluster.exchange == "collective":
-            ranks = _ranks(workers, cluster.deadline)
+            ranks, placed = _ranks(workers, cluster.deadline), Placement(**assignment.placement)
             return CollectiveExchange(
-                ranks, tables, store=store, wire=wire, placement=placement, pools=pools(recipe)
+                ranks, tables, store=store, wire=wire, placement=placed, pools=pools(recipe)
             )
         if not assignment.embedding_workers:
-            hot = [t for t in tables if placement.of(t.name) == "replicated" and assignment.world > 1]
+            hot = _replicated(assignment, tables)
+            if hot and len(hot) == len(tables):
+                return _replicas(hot, workers, store, wire)
             servers = ServersExchange(
                 assignment.shards,
                 [table for table in tables if table not in hot],
@@ -152,6 +153,13 @@ def context_of(
     return WorkerContext(made, workers, threads, device=device, data=data, trial=trial)
 
 
+def _replicated(assignment: Assignment, tables: Sequence[Table]) -> list[Table]:
+    """Return the tables that every worker holds; with one worker, shards hold all tables if there are any."""
+    placement = Placement(**assignment.placement)
+    several = assignment.world > 1 or not assignment.shards
+    return [table for table in tables if placement.of(table.name) == "replicated" and several]
+
+
 def _threads(recipe: Recipe, local: int) -> int:
     """Return the number of compute threads of each worker on a machine."""
     cluster = recipe.sections.cluster
@@ -161,16 +169,17 @@ def _threads(recipe: Recipe, local: int) -> int:
 
 def _joined(servers: ServersExchange, hot: Sequence[Table], workers: Workers, store: StoreConfig) -> Exchange:
     """Return an exchange with replicas of some tables at all workers."""
-    # A worker that waits for a shard delays the others, so the deadline is long; heartbeats show it is alive.
-    ranks = _ranks(workers, WRITING_SECONDS)
     try:
-        replicas = CollectiveExchange(
-            ranks, hot, store=store, wire=servers.wire, placement=Placement("replicated")
-        )
+        replicas = _replicas(hot, workers, store, servers.wire)
     except SatrapError:
         servers.close()
         raise
     return RoutedExchange(servers, replicas)
+
+
+def _replicas(tables: Sequence[Table], workers: Workers, store: StoreConfig, wire: Wire) -> FreshReplicas:
+    # A worker that waits for a shard delays the others, so the deadline is long; heartbeats show it is alive.
+    return FreshReplicas(_ranks(workers, WRITING_SECONDS), tables, store=store, wire=wire)
 
 
 def _ranks(workers: Workers, deadline: float) -> Ranks:
@@ -226,7 +235,7 @@ def work(assignment: Assignment, report: Report) -> None:
     folder = RunFolder(Path(assignment.folder))
     recipe = code_snapshot.adopt(load(folder.recipe_file), folder.path)
     context = replace(connect(recipe, assignment), report=report)
-    if not obstacles(recipe)[0]:
+    if assignment.shards and not obstacles(recipe)[0]:
         context = replace(context, desk=FolderDesk(Mailbox(folder.requests), report))
     first = assignment.rank == 0
 

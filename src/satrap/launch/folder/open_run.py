@@ -8,7 +8,14 @@ from satrap.config import Recipe
 from satrap.launch import code_snapshot
 from satrap.launch.build import store_of, tables_for
 from satrap.launch.datasets import changed_files, measured
-from satrap.launch.folder.resume import checkpointing, refuse_mixing, reopen, resuming, trained_schema
+from satrap.launch.folder.resume import (
+    checkpointing,
+    refuse_mixing,
+    reopen,
+    resuming,
+    starting_schema,
+    trained_schema,
+)
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.network import make_model, without_leftovers
 from satrap.runtime.formatting import counted
@@ -41,8 +48,9 @@ def prepared(
     notice(_beginning(recipe))
     plan = checkpointing(recipe, folder, notice)
     # The model keeps its initial statistics, even if the rows have changed.
+    known = trained_schema(plan) if resume else starting_schema(recipe)
     with told(notice):
-        schema = measured(recipe, recipe.schema(), trained_schema(plan) if resume else None)
+        schema = measured(recipe, recipe.schema(), known)
     if resume:
         notice(resuming(plan))
     else:

@@ -6,7 +6,7 @@ from typing import Any
 
 from satrap.errors import SatrapError
 from satrap.launch.folder.run_folder import RunFolder
-from satrap.runtime.formatting import quality
+from satrap.runtime.formatting import html_table, metric_rows, metrics_line, quality
 from satrap.train import Result
 
 
@@ -35,6 +35,12 @@ class RunOutcome:
             "validation": result.metrics,
             "test": self.test,
         }
+
+    def __repr__(self) -> str:
+        return f"RunOutcome({str(self.folder)!r}, test: {metrics_line(self.test) or 'none'}, {self.result!r})"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Run {self.folder}: test", metric_rows(self.test)) + self.result._repr_html_()
 
 
 class InterruptedRunError(SatrapError):

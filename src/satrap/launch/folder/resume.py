@@ -12,6 +12,7 @@ from typing import Any
 from satrap.checkpoint import Series
 from satrap.checkpoint.chain import open_chain
 from satrap.checkpoint.manifest import reading_settings
+from satrap.checkpoint.series import newest
 from satrap.checkpoint.snapshot import saved_settings
 from satrap.config import Recipe, load
 from satrap.config.keys.derive import fill
@@ -178,8 +179,18 @@ def trained_schema(plan: Checkpointing) -> Schema:
     series = Series(plan.url)
     step = series.latest()
     assert step is not None
-    with reading_settings(series.place(step)):
-        return Schema.from_dict(saved_settings(open_chain(series.place(step)))["schema"])
+    return _schema_at(series.place(step))
+
+
+def starting_schema(recipe: Recipe) -> Schema | None:
+    """Return the schema of the run that a new run starts with, see `WarmStart`; None without one."""
+    start = recipe.sections.training.warm_start
+    return None if start is None else _schema_at(newest(recipe.locate(start.url)))
+
+
+def _schema_at(place: str) -> Schema:
+    with reading_settings(place):
+        return Schema.from_dict(saved_settings(open_chain(place))["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:

@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -20,6 +21,7 @@ from satrap.config.recipe import put
 from satrap.errors import ConfigError, SatrapError
 from satrap.launch import code_snapshot
 from satrap.report.history import finite
+from satrap.runtime.formatting import html_table, metric_rows
 
 RUNS = "runs"
 """Folder, below the current one, for runs without an output folder."""
@@ -56,7 +58,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.json"  # last validation and test metrics, speed
         self.history_file = path / "metrics.jsonl"
         self.sessions_file = path / "sessions.jsonl"  # time, versions and machine of each session
-        self.placement_file = path / "placement.json"  # placements chosen by `cluster.placement: auto`
+        self.placement_file = path / "placement.json"  # placements that the run has chosen
         self.identity_file = path / "identity.json"  # for a run with several processes, see `Identity`
         self.targets_file = path / "targets.json"  # during a run: metrics endpoints, see `Targets`
         self.shards_file = path / "shards.json"  # shard map, after rows have moved
@@ -72,6 +74,13 @@ class RunFolder:
 
     def __str__(self) -> str:
         return self.published or str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self)!r}, stopped={self.stopped!r})"
+
+    def _repr_html_(self) -> str:
+        rows = [(part, *row) for part in ("validation", "test") for row in metric_rows(self.metrics_of(part))]
+        return html_table(f"Run {self}: {self.stopped or 'not ended'}", rows)
 
     @property
     def name(self) -> str:
@@ -187,12 +196,23 @@ class RunFolder:
         return recipe.sections.publish.url or str(self.feed)
 
     @property
+    def metrics(self) -> dict[str, Any]:
+        """Content of `metrics.json`; empty without a readable file."""
+        try:
+            metrics = json.loads(self.metrics_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return metrics if isinstance(metrics, dict) else {}
+
+    def metrics_of(self, part: str) -> dict[str, float]:
+        """Return the metrics of "validation" or "test" rows; NaN where the file has null."""
+        values = self.metrics.get(part) or {}
+        return {key: math.nan if value is None else float(value) for key, value in values.items()}
+
+    @property
     def stopped(self) -> str:
         """The reason for the run's end in `metrics.json`; empty if unknown."""
-        try:
-            return str(json.loads(self.metrics_file.read_text(encoding="utf-8"))["stopped"])
-        except (OSError, ValueError, KeyError):
-            return ""
+        return str(self.metrics.get("stopped", ""))
 
     def ways_on(self) -> str:
         """Return advice on how to continue or replace the run in the folder."""
@@ -208,10 +228,9 @@ class RunFolder:
         if snapshots and self.stopped in ("", "stopped"):
             return f"to continue it: {resume}; {new_run}"
         if self.stopped == "patience":
-            new_run += ", with a larger training.patience"
-        elif key:
-            new_run += f", with more {key}; with checkpoint.every_steps a run can be trained further"
-        return new_run
+            key = "training.patience"
+        longer = f"; to train longer, raise {key}" if key else ""
+        return f"to begin with its weights and rows: satrap train RECIPE --from {name}; {new_run}{longer}"
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Write `metrics.json`, whole or not at all."""

@@ -13,6 +13,7 @@ from satrap.errors import ConfigError
 from satrap.models.layers.attention import with_last
 from satrap.models.layers.encoders import TransformerEncoder
 from satrap.models.retrieval.next_item import NextItem, Whole
+from satrap.pairs import TrainedEvents
 from satrap.runtime.arguments import checked
 from satrap.schema import Schema
 
@@ -48,10 +49,11 @@ class BERT4Rec(NextItem):
         dropout: float = 0.2,
         masked: float = 0.2,
     ) -> None:
-        super().__init__(schema, every_event=masked > 0)
+        super().__init__(schema, every_event=False)
         if not 0 <= masked < 1:
             raise ConfigError(f"BERT4Rec: masked must be >= 0 and < 1, got {masked}")
         self.masked = masked
+        self.trained_events = TrainedEvents(self.pairs, first=True, share=masked) if masked else None
         self.mask = nn.Parameter(torch.empty(self.width))
         self.encoder = TransformerEncoder(
             self.width, self.longest + 1, layers=layers, heads=heads, causal=False, dropout=dropout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from satrap.batch import EmbeddedBatch, JaggedRows
 from satrap.errors import ConfigError
 from satrap.models.layers.common import Ranker, one_output
 from satrap.models.layers.history import TargetedHistory
-from satrap.pairs import Pairs, key_of_items, pairs_of
+from satrap.pairs import Pairs, TrainedEvents, key_of_items, pairs_of
 from satrap.schema import MISSING_ID, Schema
 
 Whole = npt.NDArray[np.int64]
@@ -32,12 +31,12 @@ class NextItem(Ranker, ABC):
     Args:
         schema: one label with one output; one sequence with `max_values`; and for each of its features a
             feature of the item with the same table, and one id per sample.
-        every_event: whether training also predicts events of the history.
+        every_event: whether training also predicts events of the history, all but the first.
 
     Attributes:
         tower_features: the features of the "item"; all others belong to the "user".
-        trained_events: feature of the history -> feature of the item, if training also predicts events of the
-            history; else empty. Losses then count and draw the items of events as well.
+        trained_events: which events of the history training also predicts; None: none. Losses then count and
+            draw the items of these events as well.
         width: width of the vectors, the dim of the tables.
         longest: most events of a history.
 
@@ -65,7 +64,7 @@ class NextItem(Ranker, ABC):
         others = tuple(key for key in schema.features if key not in items)
         self.tower_features = {"user": others, "item": items}
         self.key = key_of_items(schema, items)
-        self.trained_events: Mapping[str, str] = self.pairs if every_event else {}
+        self.trained_events = TrainedEvents(self.pairs) if every_event else None
         self.nothing = nn.Parameter(torch.empty(self.width))
 
     def reset_parameters(self) -> None:
@@ -103,7 +102,7 @@ class NextItem(Ranker, ABC):
             The vectors of the histories; vectors that are compared with events of the history, and the
             positions of these events.
         """
-        if not self.trained_events:
+        if self.trained_events is None:
             return self.encoded(events, last=True), events.values[:0], np.zeros(0, np.int64)
         outputs, bounds = self.encoded(events, last=False), events.bounds()
         first = np.zeros(len(outputs) + 1, np.bool_)

@@ -127,7 +127,7 @@ def offline(
             size = len(next(iter(columns.values())))
             rows = read(columns, schema, batch_size=size)
             rows = rows.with_options(missing=tuple(recipe.sections.data.missing or MISSING))
-            scores = predictor.predict_all(rows).astype(np.float64)
+            scores = predictor.predict(rows).astype(np.float64)
             scores_of_body[body] = dict(zip(names, scores.T, strict=True))
     return scores_of_body
 

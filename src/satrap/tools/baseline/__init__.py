@@ -12,43 +12,48 @@ from satrap.config import Recipe
 from satrap.errors import ConfigError
 from satrap.launch.datasets import open_part
 from satrap.metrics import Metrics
-from satrap.schema import Categorical, Feature, Numeric, Schema
+from satrap.schema import Categorical, Feature, Label, Numeric, Schema
 
 ROUNDS, PATIENCE = 1000, 50
 """Most trees, and the trees without improvement on validation rows that end the training."""
 MOST_ROWS = 1_000_000
 """Training rows that are read; LightGBM needs them in memory."""
+METRICS = {
+    "binary": ("auc", "logloss"),
+    "regression": ("rmse", "mae", "r2"),
+    "multiclass": ("accuracy", "logloss"),
+}
+"""Kind of label -> the metrics of a baseline."""
 _NOTHING = -1e30
 """Stands for a missing number while rows are read."""
 
 Matrix = npt.NDArray[np.float64]
 
 
-def check_baseline(kind: str | None = "binary") -> None:
-    """Raise `ConfigError` if LightGBM is not installed, or a label of this kind has no baseline."""
+def check_baseline() -> None:
+    """Raise `ConfigError` if LightGBM is not installed."""
     if find_spec("lightgbm") is None:
         raise ConfigError(
             "--baseline needs LightGBM, which is not installed",
             fix="pip install lightgbm, or omit --baseline",
         )
-    if kind not in (None, "binary"):
-        raise ConfigError(f"--baseline needs a binary label, not a {kind} one", fix="omit --baseline")
 
 
 def baseline(recipe: Recipe) -> dict[str, float]:
-    """Return "auc" and "logloss" of LightGBM on the validation rows of a recipe.
+    """Return the `METRICS` of LightGBM for the first label, on the validation rows of a recipe.
 
-    It has its default settings, and stops early by the logloss of the same rows. Its inputs are the numbers
-    and the single-valued ids of the recipe; ids are categories. Reads at most `MOST_ROWS` training rows.
+    It has its default settings and the loss of the label, and stops early by that loss on the same rows. Its
+    inputs are the numbers and the single-valued ids of the recipe; ids are categories. Reads at most
+    `MOST_ROWS` training rows.
 
     Raises:
-        ConfigError: LightGBM is not installed, or the first label is not binary.
+        ConfigError: LightGBM is not installed, or the recipe has no validation rows.
         DataError: rows cannot be read.
     """
-    label = recipe.schema().labels[0]
-    check_baseline(label.kind)
+    check_baseline()
     import lightgbm
 
+    label = recipe.schema().labels[0]
     features = _inputs(recipe.schema().features)
     schema = Schema([label], features, salt=recipe.sections.salt)
     (train, labels), (held, targets) = (_rows(recipe, schema, part) for part in ("train", "validation"))
@@ -59,16 +64,29 @@ def baseline(recipe: Recipe) -> dict[str, float]:
         held[:, column] = np.where(known[places] == held[:, column], places, np.nan)
         train[:, column] = codes
     model = lightgbm.train(
-        {"objective": "binary", "verbosity": -1, "num_threads": 1, "seed": recipe.sections.training.seed},
+        _objective(label, labels)
+        | {"verbosity": -1, "num_threads": 1, "seed": recipe.sections.training.seed},
         lightgbm.Dataset(train, labels, categorical_feature=categories),
         ROUNDS,
         valid_sets=[lightgbm.Dataset(held, targets)],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
-    metrics = Metrics([label])
-    metrics.update(targets[:, None].astype(np.float32), model.predict(held)[:, None].astype(np.float32))
+    metrics, predictions = Metrics([label]), np.asarray(model.predict(held), np.float32)
+    metrics.update(targets[:, None].astype(np.float32), predictions.reshape(len(held), -1))
     values = metrics.compute()
-    return {name: round(values[name], 4) for name in ("auc", "logloss")}
+    return {name: float(f"{values[name]:.5g}") for name in METRICS[label.kind] if np.isfinite(values[name])}
+
+
+def _objective(label: Label, values: Matrix) -> dict[str, Any]:
+    """Return LightGBM's loss for a label with these values, float64[n], in the training rows."""
+    if label.kind == "binary":
+        return {"objective": "binary"}
+    if label.kind == "multiclass":
+        return {"objective": "multiclass", "num_class": label.outputs}
+    if label.loss == "huber":
+        return {"objective": "huber", "alpha": (label.delta or 1.0) * (label.std or values.std() or 1.0)}
+    named = {"absolute": "regression_l1", "poisson": "poisson"}
+    return {"objective": named.get(label.loss or "squared", "regression")}
 
 
 def _inputs(features: Any) -> dict[str, Feature]:

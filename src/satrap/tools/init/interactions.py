@@ -35,6 +35,8 @@ _COPIES = 0.9
 """Share of values from which a column is a copy of another one."""
 _ITEMS = 0.5
 """Least share of a list's values that are items if the list is a history."""
+_AGAIN = 0.05
+"""Share of rows with the user and item of another row up to which users hardly choose an item twice."""
 _ROWS_EACH = 10
 """Least rows of a sample per user for which a user without training rows is probably new."""
 SOME_NEW, MOSTLY_NEW = 0.1, 0.5
@@ -62,11 +64,13 @@ class Interactions:
         item: column of items.
         sides: every further column that is used, with its side and the reason. A history is a list
             of items, and belongs to the user.
+        again: about the share of rows whose user chose the item in another row, too.
     """
 
     user: str | None
     item: str
     sides: dict[str, tuple[Side, str]] = field(default_factory=dict)
+    again: float = 0.0
 
     @property
     def history(self) -> str | None:
@@ -96,6 +100,11 @@ class Interactions:
         """Return the names of the item's features, the item first."""
         of_item = {self.item} | {name for name, (side, _) in self.sides.items() if side == "item"}
         return [name for name, (keys, _) in features.lines.items() if keys.get("column", name) in of_item]
+
+    @property
+    def excluded(self) -> str | None:
+        """The feature of users whose items are not ranked again, since they hardly choose an item twice."""
+        return self.user if self.again <= _AGAIN else None
 
     def in_order(self, facts: Profile, decisions: Mapping[str, Decision]) -> list[str]:
         """Return comments that propose a model of the order of the history; none without a history."""
@@ -148,7 +157,7 @@ def find_interactions(
         decisions[name] = Decision("category", "as requested")
         unused.pop(name, None)
     ids = {name: _Ids.of(facts, name, decision) for name, decision in decisions.items()}
-    result = Interactions(user, item)
+    result = Interactions(user, item, again=_again(ids[user], ids[item], facts.rows) if user else 0.0)
     for name in [name for name in decisions if name not in (user, item)]:
         column, decision = facts.columns[name], decisions[name]
         if decision.kind == "values" and _is_history(ids[name], ids[item], name):
@@ -229,6 +238,13 @@ class _Ids:
         pairs = len(np.unique(self.codes * by.count + by.codes))
         repeats = len(self.codes) - by.count
         return (pairs - by.count) / repeats if repeats >= _REPEATS else 1.0
+
+
+def _again(user: _Ids, item: _Ids, rows: int) -> float:
+    """Return the share of all rows whose user chose the item in another row, too, from a sample of them."""
+    sampled = len(user.codes)
+    pairs = len(np.unique(user.codes * item.count + item.codes))
+    return (1 - pairs / sampled) * rows / sampled  # both rows of a repetition have to be in the sample
 
 
 def _is_history(lists: _Ids, item: _Ids, name: str) -> bool:

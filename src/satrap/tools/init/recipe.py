@@ -231,7 +231,8 @@ def _of_choices(asked: InitRequest, item: str, read: _Read) -> DraftRecipe:
         [*choices.in_order(facts, decisions), *_left_out(unused), *_of_times(facts, times)],
     )
     rows = _training_rows(asked, facts)
-    chosen = towers(rows, facts.columns[item].distinct.count, choices.items(features))
+    distinct = facts.columns[item].distinct.count
+    chosen = towers(rows, distinct, choices.items(features), choices.excluded)
     text = _text(asked, read, features, parts.lines(data, features, rows, chosen))
     return DraftRecipe(text, len(decisions), len(unused), facts.rows, {}, notes=notes)
 

@@ -93,17 +93,21 @@ def settings(rows: int, width: int, share: float | None) -> dict[str, Lines]:
     }
 
 
-def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
+def towers(rows: int, items: int, of_item: Sequence[str], exclude: str | None) -> dict[str, Lines]:
     """Return sections of a recipe that finds items.
 
     Args:
         rows: training rows.
         items: distinct items.
         of_item: the features of the item.
+        exclude: the feature of users whose items of training rows are not ranked; None: all items are.
     """
     batch = int(min(4096, max(64, 2 ** round(math.log2(max(1, rows) / 100)))))
     negatives = int(min(512, 2 ** math.ceil(math.log2(max(2, items)))))
     most = 10 if items >= 20 else max(1, items // 2)  # some items may be in rows that were not read
+    left_out, why = {}, ""
+    if exclude is not None:
+        left_out, why = {"exclude": exclude}, ", without those of its training rows, as few are chosen twice"
     return {
         "model": {
             "name": ("two_tower", "vectors of users and items, to find the best of many items"),
@@ -125,7 +129,10 @@ def towers(rows: int, items: int, of_item: Sequence[str]) -> dict[str, Lines]:
                 {"name": "sampled_softmax", "negatives": negatives, "logq": True},
                 "each item against the items of other rows and drawn ones",
             ),
-            "ranking": ({"at": [most], "among": "items"}, "all items are ranked for each user"),
+            "ranking": (
+                {"at": [most], "among": "items"} | left_out,
+                f"all items are ranked for each user{why}",
+            ),
             "monitor": (f"ndcg@{most}", "the higher the item is in the list, the better"),
             "epochs": (20, "at most; a few suffice"),
             "patience": (2, "stop after this many epochs without improvement on validation rows"),

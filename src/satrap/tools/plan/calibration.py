@@ -52,6 +52,7 @@ class Case:
         values = dict(override.split("=", 1) for override in others)
         values |= {
             "cluster.exchange": self.exchange,
+            "cluster.placement": "row_wise",
             "cluster.workers": str(self.workers),
             "cluster.shards": str(self.shards),
             "cluster.embedding_workers": "0",

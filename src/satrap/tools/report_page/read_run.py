@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -65,14 +64,11 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
 
 
 def _metrics(folder: RunFolder, missing: Told) -> dict[str, Any]:
-    try:
-        metrics = json.loads(folder.metrics_file.read_text(encoding="utf-8"))
-        return metrics if isinstance(metrics, dict) else {}
-    except (OSError, ValueError):
+    if not (metrics := folder.metrics):
         missing(
             "Final metrics are missing: the run has not ended, or was killed; the newest metrics are shown."
         )
-        return {}
+    return metrics
 
 
 def _so_far(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class RunReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON data, with None for numbers that are not finite."""
-        return {key: _plain(value) for key, value in asdict(self).items()}
+        return {key: plain(value) for key, value in asdict(self).items()}
 
 
 def _labels(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -145,11 +145,12 @@ def _counts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v for key, v in metrics.items() if key.rpartition("/")[2] in ("samples", "positives")}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return plain data as JSON has it: lists for tuples, None for numbers that are not finite."""
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return finite(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from satrap.runtime.formatting import metrics_line
+from satrap.runtime.formatting import html_table, metric_rows, metrics_line
 
 
 @dataclass(slots=True)
@@ -118,6 +118,10 @@ class Result:
             f"Result(steps={self.steps}, samples={self.samples}, seconds={self.seconds:.1f}, "
             f"stopped={self.stopped!r}, {metrics_line(self.metrics) or 'no validation'})"
         )
+
+    def _repr_html_(self) -> str:
+        facts = [("steps", f"{self.steps:,}"), ("samples", f"{self.samples:,}"), ("stopped", self.stopped)]
+        return html_table(f"Result: {self.seconds:.1f} s", [*facts, *metric_rows(self.metrics)])
 
 
 class Observer:

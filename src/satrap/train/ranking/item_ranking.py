@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +14,12 @@ from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.data import Dataset
 from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
 from satrap.data.catalogue import Catalogue
-from satrap.errors import DataError
+from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
-from satrap.pairs import check_ids_of_items, key_of_items
+from satrap.pairs import TrainedEvents, check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
+from satrap.train.ranking.seen_items import SeenItems
 from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
 
 Ids = npt.NDArray[np.uint64]
@@ -44,36 +44,46 @@ class RankedItems(NamedTuple):
 def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> None:
     """Raise `ConfigError` unless all items can be ranked.
 
-    The model must have towers, a feature must identify items, and `ranking.exclude` must name items.
+    The model must have towers, a feature must identify items, and `ranking.exclude` must name items or users.
     """
-    key = key_of_items(schema, towers_of(model).tower_features["item"])
-    if ranking.exclude is not None:
-        check_ids_of_items(schema, key, ranking.exclude, "exclude")
+    of_item = towers_of(model).tower_features["item"]
+    key, name = key_of_items(schema, of_item), ranking.exclude
+    if name is None:
+        return
+    shared = schema.table_of(name) == schema.table_of(key)
+    if ranking.excludes_seen(schema):
+        if shared or name in of_item:
+            raise ConfigError(
+                f"exclude names feature {name!r}, which describes an item",
+                why="a feature of one id names the user, whose items in training rows are left out",
+                fix="name the feature of the user, or a feature of several items, such as a history",
+            )
+    else:
+        check_ids_of_items(schema, key, name, "exclude")
 
 
-def items_of(
-    data: Any, whole: Schema, part: Schema, events: Mapping[str, str] = MappingProxyType({})
-) -> Catalogue:
+def items_of(data: Any, whole: Schema, part: Schema, events: TrainedEvents | None = None) -> Catalogue:
     """Read a data set, the rows of all workers, and return its items.
 
     Args:
         data: a `Dataset`, or another data set whose batches have the features of an item.
         whole: the features of the batches of another data set.
         part: the features of an item.
-        events: of a `Dataset`, feature of a history -> feature of the item; its events are also items.
+        events: of the histories of a `Dataset`; they are also items.
 
     Raises:
         DataError: no row has an item.
     """
     if isinstance(data, Dataset):
-        read = part.replace({name: whole.features[name] for name in events})
+        read = part.replace({name: whole.features[name] for name in (events.items if events else ())})
         return Catalogue.of(data.with_options(schema=read), tuple(part.features), events)
     rows = data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
     key, items = key_of_items(part, part.features), None
     for batch in rows.batches():
         ids, first, counts = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
         known = ids != MISSING_ID
-        added = Catalogue(key, take_rows(features_of(batch, whole, part), first[known]), counts[known])
+        one = take_rows(features_of(batch, whole, part), first[known])
+        added = Catalogue(key, one, counts[known].astype(np.float64))
         items = added if items is None or not len(items) else items.joined(added)
     if items is None or not len(items):
         raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")
@@ -101,12 +111,20 @@ class ItemRanking:
         predictor: with the model and its rows.
         items: all items.
         ranking: its `exclude`.
+        seen: the items of the training rows of each user, if `exclude` names the user.
         worker: number of this worker, for the queries of samples without a group.
     """
 
-    def __init__(self, predictor: TrainedModel, items: Catalogue, ranking: Ranking, worker: int = 0) -> None:
+    def __init__(
+        self,
+        predictor: TrainedModel,
+        items: Catalogue,
+        ranking: Ranking,
+        seen: SeenItems | None = None,
+        worker: int = 0,
+    ) -> None:
         self._model, self._schema, self._items = towers_of(predictor.model), predictor.schema, items
-        self._exclude, self._next = ranking.exclude, worker << 40
+        self._exclude, self._seen, self._next = ranking.exclude, seen, worker << 40
         of_items = TowerVectors(predictor, "item")
         blocks = (slice_rows(items.items, i, min(i + ROWS, len(items))) for i in range(0, len(items), ROWS))
         vectors = np.concatenate([of_items(block) for block in blocks])
@@ -156,6 +174,8 @@ class ItemRanking:
         if self._exclude is None:
             return np.empty(0, np.int64), np.empty(0, np.int64), itself
         values, ends = _taken(batch.ids[self._exclude], samples)
+        if self._seen is not None:
+            values, ends = self._seen(values)
         row = np.repeat(np.arange(len(samples)), np.diff(ends))
         place = self._items.find(values)
         itself[row[place == places[row]]] = True

@@ -8,10 +8,12 @@ from satrap.data.catalogue import Catalogue
 from satrap.data.streams import EventStream
 from satrap.dense import Workers
 from satrap.errors import ConfigError, DataError
+from satrap.pairs import key_of_items
 from satrap.settings.ranking import Ranking
 from satrap.train.ranking.group_sizes import check_group_sizes
 from satrap.train.ranking.item_ranking import ItemRanking, check_towers, items_of
-from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel
+from satrap.train.ranking.seen_items import SeenItems
+from satrap.train.ranking.tower_vectors import TowerVectors, TrainedModel, towers_of
 
 
 class RankedLists:
@@ -26,6 +28,8 @@ class RankedLists:
     predictor.evaluate(test)["recall@10"]
     ```
 
+    It also has to be given the training rows, with `trained_on`, if `ranking.exclude` names the user.
+
     Args:
         predictor: with the model and its rows.
         ranking: the metrics; None: none.
@@ -36,7 +40,7 @@ class RankedLists:
         items: the items that the next evaluation ranks; None: it ranks none.
 
     Raises:
-        ConfigError: the model has no towers, or `ranking.exclude` names no items.
+        ConfigError: the model has no towers, or `ranking.exclude` names neither items nor users.
     """
 
     def __init__(self, predictor: TrainedModel, ranking: Ranking | None, workers: Workers) -> None:
@@ -44,6 +48,7 @@ class RankedLists:
         self._rows: Any = None
         self._known: Catalogue | None = None
         self._listed = False
+        self._seen: SeenItems | None = None
         self.items: Catalogue | None = None
         if ranking is not None and ranking.of_items:
             check_towers(predictor.model, predictor.schema, ranking)
@@ -63,15 +68,30 @@ class RankedLists:
         self._known, self._listed = self._items_of(items), True
 
     def trained_on(self, rows: Any) -> None:
-        """Rank the items of training rows, unless `rank_among` has given all items."""
-        if not self.of_items or self._listed or rows is self._rows:
+        """Rank the items of training rows, unless `rank_among` has given all items.
+
+        If `ranking.exclude` names the user, also note which users have which items.
+
+        Raises:
+            ConfigError: the rows are a log, which may never end.
+            DataError: no row has an item.
+        """
+        if not self.needs_training_rows or rows is self._rows:
             return
         if isinstance(rows, EventStream):
-            raise ConfigError(
-                "the items to rank are unknown, because a log may never end",
-                fix="call predictor.lists.rank_among with one row per item before fit",
-            )
-        self._known, self._rows = self._items_of(rows, events=True), rows
+            what, fix = "to rank", "call predictor.lists.rank_among with one row per item before fit"
+            if self._listed:
+                what, fix = "that users have seen", "remove exclude from ranking, or name a list of items"
+            raise ConfigError(f"the items {what} are unknown, because a log may never end", fix=fix)
+        if not self._listed:
+            self._known = self._items_of(rows, events=True)
+        if self._excludes_seen:
+            assert self.ranking is not None
+            assert self.ranking.exclude is not None
+            model = towers_of(self._predictor.model)
+            key = key_of_items(self._predictor.schema, model.tower_features["item"])
+            self._seen = SeenItems.of(rows, self.ranking.exclude, key, getattr(model, "trained_events", None))
+        self._rows = rows
 
     def prepare(self, data: Any) -> None:
         """Prepare the evaluation of a data set, if any, and check that its lists are long enough.
@@ -91,6 +111,12 @@ class RankedLists:
                 "the items to rank are unknown",
                 fix="call predictor.lists.rank_among with one row per item before evaluate",
             )
+        if self._excludes_seen and self._seen is None:
+            raise ConfigError(
+                "the items that users have seen are unknown",
+                why=f"exclude: {self.ranking.exclude} leaves out the items of a user's training rows",
+                fix="call predictor.lists.trained_on with the training rows before evaluate",
+            )
         self.items = self._known if self._listed else self._known.joined(self._items_of(data, events=True))
         if len(self.items) < most:
             raise DataError(
@@ -105,6 +131,11 @@ class RankedLists:
         return self.ranking is not None and self.ranking.of_items
 
     @property
+    def needs_training_rows(self) -> bool:
+        """Whether `trained_on` has something to read."""
+        return self.of_items and (not self._listed or self._excludes_seen)
+
+    @property
     def unknown(self) -> bool:
         """Whether all items are to be ranked, but `prepare` was not called."""
         return self.of_items and self.items is None
@@ -115,9 +146,13 @@ class RankedLists:
             return None
         if self._predictor.exchange.collective:
             self._workers.meet("items to rank")
-        return ItemRanking(self._predictor, self.items, self.ranking, self._workers.data.rank)
+        return ItemRanking(self._predictor, self.items, self.ranking, self._seen, self._workers.data.rank)
+
+    @property
+    def _excludes_seen(self) -> bool:
+        return self.ranking is not None and self.ranking.excludes_seen(self._predictor.schema)
 
     def _items_of(self, data: Any, *, events: bool = False) -> Catalogue:
         schema, part = self._predictor.schema, TowerVectors(self._predictor, "item").schema
-        predicted = getattr(self._predictor.model, "trained_events", {}) if events else {}
+        predicted = getattr(self._predictor.model, "trained_events", None) if events else None
         return items_of(data, schema, part, predicted)

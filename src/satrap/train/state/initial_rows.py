@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from satrap.data.formats.row_files import RowFileSpec, is_export, read_rows
 from satrap.errors import ConfigError
 from satrap.exchange import RowSource
@@ -62,7 +60,7 @@ def _chunks(schema: Schema, table: Table, file: Path) -> Iterator[RowChunk]:
     for number, rows in enumerate(read_rows(file, selection, raw=None)):
         if not number and not is_export(file):
             _check_ids(schema, table.name, file)
-        state = np.tile(layout.initial_state, (len(rows.ids), 1)) if rows.state is None else rows.state
+        state = layout.initial_states(len(rows.ids)) if rows.state is None else rows.state
         yield RowChunk(table.name, rows.ids, rows.weights, state)
 
 

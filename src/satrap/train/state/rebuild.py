@@ -19,6 +19,7 @@ from satrap.schema import Schema
 from satrap.settings.ranking import Ranking
 from satrap.settings.training import TrainingOptions
 from satrap.store import Admission, StoreConfig, TableSettings
+from satrap.train.state.dense_optimizer import rebuilt
 
 PLAIN: dict[str, type | tuple[type, ...]] = {
     "mode": str,
@@ -75,6 +76,7 @@ def trainer_arguments(
             "model": model,
             "schema": schema,
             "embedding_optimizer": from_dict(settings["embedding_optimizer"]),
+            "dense_optimizer": rebuilt(settings.get("dense_optimizer")),
             "mode": settings["mode"],
             "staleness": settings["staleness"],
             "store": StoreConfig(

@@ -27,7 +27,7 @@ from satrap.train.state.training_state import TrainingState
 CALL_SECONDS = 0.02
 """In `async`: seconds between two checks whether another worker waits at the barrier."""
 
-CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "run", "best")
+CHANGING = ("steps", "lr_scale", "loss_scale", "loss_scale_steps", "dense_optimizer", "run", "best")
 """Settings of a snapshot that may differ from the trainer's."""
 
 

@@ -43,6 +43,7 @@ class TrainingState:
         of_loss: arrays that a loss changes in each step, equal on all workers; a snapshot has them.
         fitting: whether a `fit` is running.
         stopping: whether a stop was requested; the end of `fit` resets it.
+        started: whether the initial rows of tables were loaded, or rows restored.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TrainingState:
         self.predictor, self.dense, self.control = predictor, dense, control
         self.schedule, self._arguments = schedule, arguments
         self.model, self.exchange, self.workers = predictor.model, predictor.exchange, predictor.workers
-        self.fitting = self.stopping = self._seeded = self._started = False
+        self.fitting = self.stopping = self._seeded = self.started = False
         self.begin()
 
     def begin(
@@ -89,9 +90,9 @@ class TrainingState:
 
     def start_rows(self, load: Callable[[], object]) -> None:
         """Load the initial rows of tables, unless they were loaded or rows were restored."""
-        if not self._started:
+        if not self.started:
             self._on_rows("loading the initial rows", load)
-        self._started = True
+        self.started = True
 
     def settle(self, stage: str) -> None:
         """Wait until all workers are here and all their updates are applied; then networks are equal."""
@@ -160,7 +161,7 @@ class TrainingState:
         checkpoint, each holder of rows loads its own from it, with all state that is needed to continue
         exactly. For `follow` and `feed` see `RowSource.read`.
         """
-        self._started = True
+        self.started = True
         with reading_settings(place):
             self.dense.restore(DenseState(checkpoint.model, checkpoint.optimizer))
             settings = checkpoint.settings

@@ -275,7 +275,7 @@ def comparing(
     item = compared(model, schema, settings)
     catalogue, rates, completed = None, None, settings.listed is not None and len(item) > 1
     if (settings.counts_items or completed) and isinstance(data, Dataset):
-        catalogue = Catalogue.of(data, item, getattr(model, "trained_events", {}))
+        catalogue = Catalogue.of(data, item, getattr(model, "trained_events", None))
     elif settings.negatives or completed:
         drawn = "negatives" if settings.negatives else "listed items of several features"
         others = "set negatives: 0" if settings.negatives else "give items one feature"
