@@ -36,6 +36,7 @@ class Way:
         data: the training rows, see `Events`.
         batch: rows of a batch.
         epochs: most passes over the training rows.
+        patience: passes in a row without a better one after which training ends.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Way:
     data: Literal["pairs", "windows"] = "windows"
     batch: int = 64
     epochs: int = 40
+    patience: int = 2
 
 
 NEXT = Way(
@@ -73,7 +75,7 @@ TWO_TOWER = Way(
 WAYS: dict[str, Way] = {
     "bpr": replace(TWO_TOWER, loss=BPR(in_batch=False, negatives=64), epochs=8),
     "two_tower": TWO_TOWER,
-    "gru4rec": replace(NEXT, model="gru4rec"),
+    "gru4rec": replace(NEXT, model="gru4rec", epochs=20, patience=4),
     "sasrec": NEXT,
     "bert4rec": replace(NEXT, model="bert4rec", options={}),
 }

@@ -28,15 +28,15 @@ SETS = {
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 STEPS, ROWS, TEST_ROWS = 80, 90_000, 40_000
 """Steps of a run, and most rows, a tenth of which are for validation."""
-SHARDS, AT_ONCE = "cluster.placement=row_wise", "training.staleness_warmup=0"
+SHARDS, AT_ONCE = "cluster.placement=row_wise", ("training.staleness=16", "training.staleness_warmup=0")
 KINDS = {
     "sync": ["training.mode=sync"],
     "shards": ["training.mode=hybrid", SHARDS],
     "replicas": ["training.mode=hybrid"],
-    "shards, at once": ["training.mode=hybrid", SHARDS, AT_ONCE],
-    "replicas, at once": ["training.mode=hybrid", AT_ONCE],
+    "shards, 16": ["training.mode=hybrid", SHARDS, *AT_ONCE],
+    "replicas, 16": ["training.mode=hybrid", *AT_ONCE],
 }
-"""Name -> settings; at once: staleness is full from the first step."""
+"""Name -> settings; 16: staleness is 16, and full from the first step."""
 
 
 def make(folder: Path, data: Path, name: str) -> Path:

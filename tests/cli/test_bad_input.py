@@ -161,7 +161,7 @@ def test_occupied_output_folder(tmp_path: Path) -> None:
 def test_folders_that_hold_no_run(tmp_path: Path) -> None:
     for command in (["evaluate"], ["predict", "--input", "x.csv", "--output", "y.csv"]):
         satrap(command[0], tmp_path, *command[1:]).assert_refused("not a run folder", str(tmp_path))
-        satrap(command[0], tmp_path / "none", *command[1:]).assert_refused("not a run folder")
+        satrap(command[0], tmp_path / "none", *command[1:]).assert_refused("run folder: it does not exist")
 
 
 def test_two_columns_of_one_name_are_refused_by_every_command_that_uses_them(tmp_path: Path) -> None:

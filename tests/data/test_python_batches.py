@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,27 @@ def test_a_second_epoch_of_an_iterator_is_refused() -> None:
     list(data.batches(0))
     with pytest.raises(DataError, match=r"(?s)can be read only once.*list_iterator"):
         list(data.batches(1))
+
+
+def test_a_resumed_run_skips_the_batches_of_a_loader(tmp_path: Path) -> None:
+    """Also if they have positions in a data set inside."""
+    batches = satrap.data.IterableBatches(satrap.data.read(TABLE, SCHEMA, batch_size=10, shuffle=True))
+    weights = []
+    for stops in ([12], [4, 12]):
+        for number, steps in enumerate(stops):
+            torch.manual_seed(0)
+            trainer = satrap.Trainer(satrap.models.create("dnn", SCHEMA, hidden=[4]), SCHEMA, mode="sync")
+            trainer.fit(
+                DataLoader(batches, batch_size=None),
+                epochs=2,
+                steps=steps,
+                checkpoint=satrap.train.Checkpointing(str(tmp_path / str(len(stops))), every_steps=4),
+                resume=number > 0,
+            )
+            weights.append([each.detach().clone() for each in trainer.model.parameters()])
+            trainer.close()
+    for one, other in zip(weights[0], weights[2], strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_sampler_hears_of_the_epoch() -> None:

@@ -57,7 +57,7 @@ class Catalogue:
         key = key_of_items(data.schema, features)
         rows = counted_rows(data, (*features, *(events.items if events else ())))
         ids, counts, firsts = np.empty(0, np.uint64), np.empty(0), list[Batch]()
-        for batch, weights in (_with_events(one, key, events) for one in positive(rows.batches(), key)):
+        for batch, weights in (_with_events(part, key, events) for part in positive(rows.batches(), key)):
             unique, first, place = np.unique(batch.ids[key].values, return_index=True, return_inverse=True)
             often = np.bincount(place, weights, len(unique))
             places = np.searchsorted(ids, unique)

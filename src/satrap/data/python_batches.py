@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,8 @@ class LoaderBatches:
     """The batches of a `DataLoader`, or of any other iterable of dicts of columns.
 
     Items may also be of class `Batch`. Before each epoch, `set_epoch` of the loader, its data set or its
-    sampler is called, if there is one.
+    sampler is called, if there is one. A resumed run reads and skips the batches that it has trained on, so
+    their order must be the same.
 
     Args:
         items: yields the batches of one epoch each time it is iterated over.
@@ -88,7 +90,8 @@ class LoaderBatches:
         empty = True
         for item in items:
             empty = False
-            yield item if isinstance(item, Batch) else self._batch(item)
+            # A resumed run counts the batches: their positions belong to a data set inside the loader.
+            yield replace(item, position=None) if isinstance(item, Batch) else self._batch(item)
         if empty:
             raise DataError("no batches: the data is empty", where=_kind(self._items))
 

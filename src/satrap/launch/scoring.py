@@ -220,7 +220,7 @@ def rank_items(recipe: Recipe, predictor: Predictor, rows: Callable[[], object],
     """Prepare the ranking metrics of some evaluated rows, if there are ranking metrics.
 
     All items are listed in `data.items`, else they are the items of training rows, which `rows` returns, and
-    which may also say which items a user has seen.
+    from which the items that a user has seen may also be needed.
     """
     sources = recipe.sections.data.items
     if predictor.lists.of_items and sources is not None:

@@ -43,10 +43,9 @@ class Ranking:
             with label 1 are relevant. items: all items of the training rows and of the evaluated rows, or
             all items of `data.items`, ranked for each sample with label 1 by a model with towers; the
             sample's item is relevant. Samples of a group with the same user and the same list are one query.
-        exclude: with items, the feature that says which items are not candidates of a sample, except the
-            sample's own item; default none. A feature of several ids, such as a history: the items that it
-            names. A feature of one id, such as the user: the items of the training rows with the same id,
-            and label 1.
+        exclude: with items, a feature whose items are not candidates of a sample, except the sample's own
+            item; default none. A feature of several ids, such as a history: the items in it. A feature of one
+            id, such as the user: the items of the training rows with the same id, and label 1.
 
     Raises:
         ConfigError: no k, one below 1, or one twice; `exclude` without items.

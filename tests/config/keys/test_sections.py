@@ -102,7 +102,6 @@ def test_all_defaults(tmp_path: Path) -> None:
             "workers": 1,
             "loaders": 0,
             "embedding_workers": 0,
-            "placement": "row_wise",
             "launcher": "local",
             "resources": {kind: process for kind in ("shard", "worker", "loader", "embedding_worker")},
             "wait": 0.0,

@@ -78,7 +78,7 @@ def test_items_of_training_rows_are_not_ranked_if_users_hardly_choose_an_item_tw
     ranking = load(tmp_path / "recipe.yaml").sections.training.ranking
     assert ranking is not None
     assert ranking.exclude == exclude
-    assert ("without those of its training rows" in text) == (exclude is not None)
+    assert ("without items of its training rows" in text) == (exclude is not None)
 
 
 def test_a_column_is_kept_as_requested(tmp_path: Path) -> None:

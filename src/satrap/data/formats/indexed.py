@@ -143,7 +143,7 @@ class IndexedFiles(IndexedSource):
             yield from self.read(part, row, columns)
             return
         in_file = [name for name in columns if name not in constants]
-        names = in_file or list(self._schemas[part.file].names)[:1]  # it tells the number of rows
+        names = in_file or list(self._schemas[part.file].names)[:1]  # for the number of rows
         for offset, table in self.read(part, row, names):
             for name, value in constants.items():
                 column = pa.repeat(pa.scalar(value, pa.string()), table.num_rows)

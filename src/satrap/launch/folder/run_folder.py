@@ -159,8 +159,9 @@ class RunFolder:
             return folder
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
         if missing and not (missing == [folder.model] and folder._left_something()):
+            problem = f"{missing[0].name} is missing" if folder.path.exists() else "it does not exist"
             raise ConfigError(
-                f"not a run folder: {missing[0].name} is missing",
+                f"not a run folder: {problem}",
                 where=str(path),
                 fix="give the folder that satrap train printed at its end",
             )

@@ -157,7 +157,7 @@ def _over_seeds(
     if len(shared) < 2:
         return
     for key in first[shared[0]]:
-        if all(key in of_seed for of_seed in other.values()):
+        if all(key in by_seed[seed] for by_seed in (first, other) for seed in shared):
             pairs = [[by_seed[seed][key] for seed in shared] for by_seed in (first, other)]
             yield PairedTest(metric_name(key), paired_t(*pairs), f"paired t, {len(shared)} seeds")
 

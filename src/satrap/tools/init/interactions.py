@@ -64,7 +64,7 @@ class Interactions:
         item: column of items.
         sides: every further column that is used, with its side and the reason. A history is a list
             of items, and belongs to the user.
-        again: about the share of rows whose user chose the item in another row, too.
+        again: about the share of rows whose user chose the item in another row as well.
     """
 
     user: str | None
@@ -241,7 +241,7 @@ class _Ids:
 
 
 def _again(user: _Ids, item: _Ids, rows: int) -> float:
-    """Return the share of all rows whose user chose the item in another row, too, from a sample of them."""
+    """Return the share of all rows whose user chose the item before or after, from a sample of them."""
     sampled = len(user.codes)
     pairs = len(np.unique(user.codes * item.count + item.codes))
     return (1 - pairs / sampled) * rows / sampled  # both rows of a repetition have to be in the sample

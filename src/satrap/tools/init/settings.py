@@ -107,7 +107,10 @@ def towers(rows: int, items: int, of_item: Sequence[str], exclude: str | None) -
     most = 10 if items >= 20 else max(1, items // 2)  # some items may be in rows that were not read
     left_out, why = {}, ""
     if exclude is not None:
-        left_out, why = {"exclude": exclude}, ", without those of its training rows, as few are chosen twice"
+        left_out, why = (
+            {"exclude": exclude},
+            ", without items of its training rows, since few are chosen twice",
+        )
     return {
         "model": {
             "name": ("two_tower", "vectors of users and items, to find the best of many items"),

@@ -82,8 +82,8 @@ def items_of(data: Any, whole: Schema, part: Schema, events: TrainedEvents | Non
     for batch in rows.batches():
         ids, first, counts = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
         known = ids != MISSING_ID
-        one = take_rows(features_of(batch, whole, part), first[known])
-        added = Catalogue(key, one, counts[known].astype(np.float64))
+        rows_of_items = take_rows(features_of(batch, whole, part), first[known])
+        added = Catalogue(key, rows_of_items, counts[known].astype(np.float64))
         items = added if items is None or not len(items) else items.joined(added)
     if items is None or not len(items):
         raise DataError("no row has an item to rank", fix=f"check the column of feature {key!r}")

@@ -24,7 +24,7 @@ Whole = npt.NDArray[np.int64]
 class SeenItems:
     """The different items of the training rows with the same id of a feature, such as the user.
 
-    Memory: 8 bytes for each pair of an id and an item, 16 for each id; five times as much while it is made.
+    Memory: 8 bytes for each pair of an id and an item, 16 for each id; while it is made, up to 112 per pair.
 
     Args:
         ids: uint64[ids], ascending.
