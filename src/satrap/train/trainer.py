@@ -417,7 +417,7 @@ def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, 
 def _loss_for(model: nn.Module, schema: Schema, loss: Loss | PairLoss | None) -> Loss | PairLoss:
     """Return the loss, by default of the labels; `ConfigError` if it needs vectors that the model lacks."""
     if isinstance(loss, PairLoss):
-        compared(model, loss)
+        compared(model, schema, loss)
         if len(schema.labels) != 1 or schema.labels[0].kind != "binary":
             raise ConfigError(
                 f"loss {loss.name} needs one label, binary or implicit",
@@ -432,7 +432,8 @@ def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
     loss, group = trainer.loss, trainer.workers.data
     if not isinstance(loss, PairLoss):
         return loss
-    return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
+    seed, arrays = trainer.store.seed, trainer.state.of_loss
+    return comparing(loss, trainer.model, trainer.schema, data, group, seed, arrays)
 
 
 def _settings(store: StoreConfig, options: TrainingOptions, loss: Loss | PairLoss | None) -> dict[str, Any]:
@@ -518,7 +519,8 @@ def _settings_of(
 def _of_loss(schema: Schema, loss: Loss | PairLoss | None) -> dict[str, Any]:
     """Return a loss, and the kind of the labels, as settings of `satrap.compatibility`."""
     implicit = any(label.implicit for label in schema.labels)
-    return {PAIRS: isinstance(loss, PairLoss), IMPLICIT: implicit, "training.loss": loss}
+    keys = {f"training.loss.{key}": getattr(loss, key, None) for key in ("logq", "listed")}
+    return {PAIRS: isinstance(loss, PairLoss), IMPLICIT: implicit, "training.loss": loss, **keys}
 
 
 def _whole(options: TrainingOptions) -> bool:
