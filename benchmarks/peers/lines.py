@@ -57,9 +57,8 @@ def _lines() -> Iterator[Line]:
         yield Line(f"store-tiny-{dim}", text, "local", "loop-store", dim)
     for world, peer in ((1, "local"), (2, "collective")):
         holders = "one process" if world == 1 else "2 workers that hold the rows"
-        text = (
-            f"{holders}, for {world} worker{'s' * (world > 1)} with as many shard servers, tiny tower, dim 16"
-        )
+        more = "s" * (world > 1)
+        text = f"{holders}, for {world} worker{more} and {world} shard server{more}, tiny tower, dim 16"
         yield Line(f"servers-tiny-16-{world}", text, "servers", peer, 16, world=world)
 
 

@@ -141,7 +141,6 @@ class Trainer:
         place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         network, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
@@ -169,7 +168,7 @@ class Trainer:
             device=chosen,
             workers=self.workers,
             precision=precision,
-            metrics=measured,
+            metrics=metrics_of(schema, options.metrics, options.ranking),
         )
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl.of(options)
@@ -294,7 +293,7 @@ class Trainer:
         """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
-        With `stream`, return a generator of one such array per batch, which needs little memory.
+        With `stream`, a generator of one such array per batch.
         """
         return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 
