@@ -304,6 +304,7 @@ def functions(things: Things) -> dict[str, Call]:
         ),
         "satrap.models.model_class": Call(satrap.models.model_class, {"name": "dnn"}),
         "satrap.train.Ranking.check": Call(ranking.check, {"schema": SCHEMA}),
+        "satrap.train.Ranking.excludes_seen": Call(ranking.excludes_seen, {"schema": SCHEMA}),
         "satrap.train.TrainingOptions.suited": Call(
             satrap.train.TrainingOptions().suited, {"labels": SCHEMA.labels}
         ),

@@ -45,7 +45,7 @@ def test_training_from_prepared_files_gives_the_same_model(tmp_path: Path) -> No
     recipe, out = make(tmp_path, frame(1000)), tmp_path / "out"
     answer = satrap("prepare", recipe, "--output", out, "--processes", 1)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith(f"{out}: 1,000 rows in 1 files, ")
+    assert answer.out.startswith(f"{out}: 1,000 rows in 1 file, ")
     assert answer.out.endswith(f"next:\n  satrap train {out}/recipe.yaml\n")
     for name, source in (("raw", recipe), ("prepared", out / "recipe.yaml")):
         answer = satrap("train", source, "--output", tmp_path / name)

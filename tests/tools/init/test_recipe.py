@@ -121,6 +121,7 @@ def test_roles(tmp_path: Path) -> None:
     recipe = load(tmp_path / "recipe.yaml")
     assert (recipe.sections.weight, recipe.sections.group) == ("weight", "genres")
     assert "weight" not in recipe.sections.features
+    assert recipe.schema().labels[0].mean is None  # the share of 1s says nothing of weighted rows
     assert "price: a time" in text
     assert "copy: as requested" in text
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from satrap.cli.options import debug_option, set_option
+from satrap.runtime.formatting import counted
 
 if TYPE_CHECKING:
     from satrap.tools.prepare import PrepareProgress
@@ -68,7 +69,7 @@ def prepare(
         click.echo("interrupted; repeat the command to resume", err=True)
         sys.exit(1)
     click.echo(
-        f"{output}: {done.rows:,} rows in {done.files} files, {done.after / 1e6:,.1f} MB of "
+        f"{output}: {done.rows:,} rows in {counted(done.files, 'file')}, {done.after / 1e6:,.1f} MB of "
         f"{done.before / 1e6:,.1f} MB"
     )
     click.echo(f"next:\n  satrap train {done.recipe}")

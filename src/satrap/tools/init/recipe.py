@@ -194,6 +194,7 @@ def _of_label(asked: InitRequest, read: _Read) -> DraftRecipe:
         split if by_time and not asked.time else [],
         _roles(asked, facts, group, "AUC is also reported within each of its values"),
         [*_left_out(unused), *_of_times(facts, times)],
+        weighted=asked.weight is not None,
     )
     trial = _trial(asked, facts, decisions, parts, data, features)
     if trial is not None and trial.useful:
@@ -252,6 +253,7 @@ class _Parts:
     split: list[str]
     roles: list[str]
     left_out: list[str]
+    weighted: bool = False
 
     def lines(
         self, data: Lines, features: Features, rows: int, chosen: dict[str, Lines] | None = None
@@ -271,7 +273,7 @@ class _Parts:
         if not any("dim" in keys for keys, _ in features.lines.values()):
             del chosen["embedding"]  # no tables
         lines = [*section("data", data | chosen.pop("data")), *self.split, ""]
-        lines += [*_labels(self.target, rows), "", *self.roles]
+        lines += [*_labels(self.target, rows, weighted=self.weighted), "", *self.roles]
         lines += [*section("features", features.lines), *self.left_out, ""]
         for name, values in chosen.items():
             lines += [*section(name, values), ""]
@@ -542,9 +544,9 @@ def _head(facts: Profile, source: Source) -> list[str]:
     ]
 
 
-def _labels(target: LabelChoice, rows: int) -> list[str]:
+def _labels(target: LabelChoice, rows: int, *, weighted: bool) -> list[str]:
     start: dict[str, Any] = {}
-    if starts_at_mean(rows, target.share):
+    if starts_at_mean(rows, target.share) and not weighted:  # the share does not know the weights
         start = {"mean": float(f"{target.share:.4g}")}
     elif target.kind == "regression" and rows < FEW_NUMBERS:
         start = {"start_at_mean": True}
