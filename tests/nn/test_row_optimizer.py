@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import satrap
 from satrap.errors import ConfigError, StoreError
 from satrap.nn import EmbeddingCollection, RowOptimizer
 from satrap.optim import SGD, Adagrad, Adam, Optimizer
+from satrap.store import Admission, StoreConfig
 from tests.nn.loops import IDS, MODES, Bags, Network, batch, collection, loss_of, same_rows, table
 
 
@@ -95,6 +97,23 @@ def test_gradients_of_several_batches_are_one_step() -> None:
     same_rows(pair.embeddings, pair.bags)
     assert pair.embeddings.steps == 3
     pair.embeddings.close()
+
+
+def test_a_step_with_several_batches_is_no_use_of_a_row() -> None:
+    """An id gets its row in the third forward pass, as if each batch had its own step."""
+    embeddings = EmbeddingCollection(
+        {"user": satrap.Categorical(dim=4)}, store=StoreConfig(admission=Admission(min_count=3))
+    )
+    optimizer, trained = RowOptimizer(embeddings), []
+    for _ in range(3):
+        for user in (1, 2):
+            embeddings({"user": [user]})["user"].sum().backward()  # type: ignore[union-attr]
+        before = embeddings.eval()({"user": [1]})["user"]
+        optimizer.step()
+        trained.append(not torch.equal(embeddings({"user": [1]})["user"], before))  # type: ignore[arg-type]
+        embeddings.train()
+    assert trained == [False, False, True]
+    embeddings.close()
 
 
 def test_several_lookups_before_one_backward_pass(sgd: Pair) -> None:
@@ -197,6 +216,11 @@ def test_a_rate_below_zero_is_refused(sgd: Pair) -> None:
     sgd.optimizer.param_groups[0]["lr"] = -0.1
     with pytest.raises(ConfigError, match="learning rate of the rows must be >= 0"):
         sgd.optimizer.step()
+
+
+def test_a_copy_is_refused(sgd: Pair) -> None:
+    with pytest.raises(ConfigError, match="EmbeddingCollection cannot be copied or pickled"):
+        copy.deepcopy(sgd.optimizer)
 
 
 def test_gradients_that_are_not_finite_are_an_error_and_change_no_row(sgd: Pair) -> None:

@@ -166,3 +166,21 @@ def test_a_missing_snapshot_is_an_error(tmp_path: Path) -> None:
         loop.embeddings.load(str(tmp_path / "none"))
     loop.run(1)  # the rows are as they were
     loop.embeddings.close()
+
+
+def test_after_damaged_rows_the_state_of_the_last_save_is_read_again(tmp_path: Path) -> None:
+    loop = Loop()
+    loop.run(1)
+    loop.embeddings.save(str(tmp_path / "other"))
+    loop.run(2)
+    loop.embeddings.save(str(tmp_path / "last"))
+    state, rows = loop.state_dict(), table(loop.embeddings)["user"]
+    for file in (tmp_path / "other").rglob("table-*"):
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(CheckpointError):
+        loop.embeddings.load(str(tmp_path / "other"))
+    assert loop.embeddings.steps == 0
+    loop.load_state_dict(state)
+    assert torch.equal(table(loop.embeddings)["user"], rows)
+    assert loop.embeddings.steps == 2
+    loop.embeddings.close()

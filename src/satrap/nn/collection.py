@@ -15,7 +15,7 @@ from satrap.embedding import EmbeddingPlan, Embeddings, embeddings_of, tables_of
 from satrap.errors import ConfigError, DataError
 from satrap.exchange import Exchange, LocalExchange
 from satrap.nn.lookups import OpenLookup, update
-from satrap.nn.snapshot import Reference, read_rows, write_rows
+from satrap.nn.snapshot import Reference, read_rows, reference_to, write_rows
 from satrap.optim import EMBEDDING_DEFAULT, Optimizer
 from satrap.runtime.arguments import checked
 from satrap.schema import Categorical, Schema, Table
@@ -181,12 +181,10 @@ class EmbeddingCollection(nn.Module):
         """Replace all rows with the rows of a snapshot of `save`; training then continues exactly.
 
         Raises:
-            CheckpointError: the snapshot is missing or damaged.
+            CheckpointError: the snapshot is missing, or damaged. If rows are, all rows are as new ones.
             ConfigError: its tables differ.
         """
-        self._forget()
-        self._saved = read_rows(self.exchange, url, self._tables)
-        self.steps = self._saved.steps
+        self._read(reference_to(url, self._tables))
 
     def get_extra_state(self) -> Tensor:
         """Return the reference to the saved rows, which is this module's part of `state_dict`.
@@ -213,9 +211,15 @@ class EmbeddingCollection(nn.Module):
         reference = Reference.of(state)
         if reference.id and (reference.id, reference.steps) == (self._saved.id, self.steps):
             return
+        self._read(reference_to(reference.url, self._tables, reference))
+
+    def _read(self, saved: Reference) -> None:
+        """Replace all rows with saved ones; if they cannot be read, the store is as a new one."""
         self._forget()
-        self._saved = read_rows(self.exchange, reference.url, self._tables, reference)
-        self.steps = reference.steps
+        self.exchange.flush()
+        self._saved, self.steps = Reference(), 0
+        read_rows(self.exchange, saved.url)
+        self._saved, self.steps = saved, saved.steps
 
     def close(self) -> None:
         """Release the store and its thread. Closing twice is fine."""

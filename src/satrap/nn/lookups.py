@@ -67,7 +67,8 @@ def update(exchange: Exchange, embeddings: Embeddings, opened: Sequence[OpenLook
         _merged([each.lookup.requests[number] for each in opened], [arrays[number] for arrays in gradients])
         for number in range(len(opened[0].lookup.requests))
     ]
-    lookup = exchange.lookup([request for request, _ in merged], create=True)
+    # The ids were counted for admission, and got their rows, in their forward passes.
+    lookup = exchange.lookup([request for request, _ in merged], create=False)
     lookup.result()  # raises the error of a lookup that failed
     exchange.apply(lookup, [summed for _, summed in merged], lr_scale=lr_scale)
 

@@ -65,6 +65,10 @@ class RowOptimizer(torch.optim.Optimizer):
         self._embeddings._train(lr / self._lr)
         return loss
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all state, so that a copy is refused as one of the collection is."""
+        return {**super().__getstate__(), "_embeddings": self._embeddings}
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of all backward passes since the last step."""
         self._embeddings._forget()

@@ -64,24 +64,19 @@ def write_rows(exchange: Exchange, url: str, settings: Mapping[str, Any]) -> Ref
     return Reference(Storage(url).absolute, manifest.id, settings["steps"])
 
 
-def read_rows(
-    exchange: Exchange, url: str, tables: Mapping[str, Any], expected: Reference | None = None
-) -> Reference:
-    """Replace the rows of an exchange with the rows of a snapshot; without a URL, delete them.
+def reference_to(url: str, tables: Mapping[str, Any], expected: Reference | None = None) -> Reference:
+    """Return the reference to a snapshot; without a URL, to the rows of a new store.
 
     Args:
-        exchange: has these tables.
         url: of the snapshot.
         tables: settings of the tables that must be equal to the saved ones.
         expected: the snapshot that must be there, default any.
 
     Raises:
         CheckpointError: the snapshot is missing or damaged, or another one is there.
-        ConfigError: the tables differ; no row has changed.
+        ConfigError: the tables differ.
     """
-    exchange.flush()
     if not url:
-        exchange.rows.clear()
         return Reference()
     manifest = read_manifest(Storage(url))
     if expected is not None and manifest.id != expected.id:
@@ -101,6 +96,19 @@ def read_rows(
             where=url,
             fix="make the EmbeddingCollection with the features and the optimizer of the saved one",
         )
-    exchange.rows.clear()
-    exchange.rows.read(url, exact=True)
     return Reference(Storage(url).absolute, manifest.id, steps)
+
+
+def read_rows(exchange: Exchange, url: str) -> None:
+    """Replace the rows of an exchange with the rows of a snapshot; without a URL, delete them.
+
+    Raises:
+        CheckpointError: the snapshot is missing or damaged; all rows are deleted.
+    """
+    exchange.rows.clear()
+    if url:
+        try:
+            exchange.rows.read(url, exact=True)
+        except CheckpointError:
+            exchange.rows.clear()
+            raise

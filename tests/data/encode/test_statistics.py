@@ -283,6 +283,30 @@ def test_counts_are_taken_over_where_features_agree():
         assert measured_as(other, measured).numeric["n"].counts is None
 
 
+@pytest.mark.parametrize(
+    ("changed", "kept"),
+    [
+        ({"salt": 7}, {"m": False, "n": False}),
+        ({"labels": ["z"]}, {"m": False, "n": True}),
+        ({"labels": [Label(name="y", mask="known")]}, {"m": False, "n": True}),
+        ({"features": COUNTED | {"more": Numeric()}}, {"m": False, "n": True}),  # other folds
+        ({"labels": ["y", "z"]}, {"m": True, "n": True}),
+    ],
+)
+def test_counts_of_other_ids_labels_or_folds_are_not_taken_over(changed, kept):
+    rows, settings = counted_rows(), {"labels": ["y"], "features": COUNTED, "salt": 0}
+    schema = Schema(**settings)
+    found = measured_as(Schema(**settings | changed), measure(schema, read(rows, schema)))
+    assert {name: found.numeric[name].counts is not None for name in kept} == kept
+
+
+def test_the_mean_of_a_label_of_another_column_is_not_taken_over():
+    known = Schema([Label(name="y", kind="regression", mean=3.0, std=2.0)], {"x": Numeric()})
+    for column, mean in ((None, 3.0), ("y", 3.0), ("z", None)):
+        schema = Schema([Label(name="y", kind="regression", column=column)], {"x": Numeric()})
+        assert measured_as(schema, known).labels[0].mean == mean
+
+
 def test_labels_that_are_unknown_do_not_count():
     rows = counted_rows().assign(known=lambda t: t.index % 2)
     rows.loc[rows["known"] == 0, "y"] = 1 - rows["y"]

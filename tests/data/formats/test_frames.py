@@ -198,3 +198,13 @@ def test_tensors_are_columns() -> None:
 def test_other_types_are_named(source: Any, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         read(source, NUMBERS)
+
+
+def test_a_reader_after_a_part_of_its_rows_is_refused() -> None:
+    table = pa.table({"x": np.arange(100.0)})
+    dataset = read(
+        pa.RecordBatchReader.from_batches(table.schema, table.to_batches(10)), NUMBERS, batch_size=5
+    )
+    next(dataset.batches())
+    with pytest.raises(DataError, match="can be read only once"):
+        list(dataset.batches())

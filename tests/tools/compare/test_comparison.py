@@ -14,7 +14,7 @@ from satrap import launch
 from satrap.config import load
 from satrap.errors import ConfigError
 from satrap.tools.compare import compare, mean_and_spread, seed_folders
-from satrap.tools.compare.comparison import _losses
+from satrap.tools.compare.comparison import _losses, _of_label
 from tests.launch.runs import RECIPE, frame, make_recipe
 
 CHANGES = {"a": ["training.mode=sync"], "b": ["training.mode=sync", "model.hidden=[16]"]}
@@ -130,3 +130,13 @@ def test_losses_of_rows(label: dict[str, Any], truth: Any, scores: Any, expected
     one = satrap.Label(name="y", **label)
     found = _losses(one, np.array(truth, np.float32), np.array(scores, np.float64))
     np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("truth", [[1, 0, 0, 0], [0, 1, 1, 1]])
+def test_a_single_row_of_a_label_has_no_test_of_aucs(truth: list[int]) -> None:
+    """DeLong's test has no variance over a single row, and would find p 0."""
+    import satrap
+
+    scores = [np.array([[0.1], [0.2], [0.3], [0.4]]), np.array([[0.9], [0.2], [0.3], [0.5]])]
+    label = satrap.Label(name="y")
+    assert [test.metric for test in _of_label(label, np.array(truth, np.float32), scores, "")] == ["logloss"]

@@ -140,18 +140,38 @@ def measure(schema: Schema, dataset: Dataset) -> Schema:
 
 
 def measured_as(schema: Schema, known: Schema) -> Schema:
-    """Return the schema with the statistics of another schema filled in where the two agree."""
+    """Return the schema with the statistics of another schema filled in where the two agree.
+
+    Mean labels are not filled in if their folds depend on other columns.
+    """
     features = {
         name: replace(feature, transform=known.numeric[name].transform, counts=known.numeric[name].counts)
         for name, feature in schema.numeric.items()
-        if name in known.numeric and measures(feature, known.numeric[name])
+        if name in known.numeric
+        and measures(feature, known.numeric[name])
+        and _same_counts(name, feature, schema, known)
     }
     labels = {label.name: label for label in known.labels}
     return schema.replace(features, [_as_known(label, labels.get(label.name)) for label in schema.labels])
 
 
+def _same_counts(name: str, feature: Numeric, schema: Schema, known: Schema) -> bool:
+    """Return whether the counts of a feature, if it has some, are of the same ids, folds and label."""
+    if not feature.of_ids or feature.mean_label is None:
+        return not feature.of_ids or schema.salt == known.salt
+    counts, wanted = known.numeric[name].counts, feature.mean_label.label
+    targets = [_target(binary_label(name, wanted, each.labels)) for each in (schema, known)]
+    same_folds = counts is not None and counts.folds_by in (0, FoldColumns(schema).digest)
+    return schema.salt == known.salt and targets[0] == targets[1] and same_folds
+
+
+def _target(label: Label) -> tuple[Any, ...]:
+    """Return the settings that decide the numbers of a label, and in which rows it is known."""
+    return label.kind, label.column or label.name, label.positive, label.threshold, label.mask
+
+
 def _as_known(label: Label, known: Label | None) -> Label:
-    if known is None or known.unmeasured or not label.unmeasured:
+    if known is None or known.unmeasured or not label.unmeasured or _target(label) != _target(known):
         return label
     mean = known.mean if label.mean is None else label.mean
     return replace(label, mean=mean, std=known.std if label.std is None else label.std)

@@ -71,7 +71,7 @@ def frame_stream(values: Any) -> FrameStream | None:
     else:
         return None
     with _converting(values):
-        return FrameStream(type(values).__name__, open_stream)
+        return FrameStream(type(values).__name__, open_stream, once=hasattr(values, "read_next_batch"))
 
 
 @contextmanager
@@ -95,6 +95,8 @@ class FrameStream:
         label: name for messages.
         open_stream: returns an iterator over record batches or tables. It is called for each scan; the first
             result serves the first scan.
+        once: each row is read only once, so after part of a scan a second one would miss rows. Default False:
+            only the number of rows of complete scans shows that.
 
     Raises:
         DataError: the second scan of a stream that yields its rows once.
@@ -102,8 +104,8 @@ class FrameStream:
 
     files = 1
 
-    def __init__(self, label: str, open_stream: Callable[[], Any]) -> None:
-        self.label, self._open = label, open_stream
+    def __init__(self, label: str, open_stream: Callable[[], Any], *, once: bool = False) -> None:
+        self.label, self._open, self._once = label, open_stream, once
         stream = open_stream()
         first = next(iter(stream), None) if not hasattr(stream, "schema") else None
         self._schema: pa.Schema = stream.schema if first is None else first.schema
@@ -134,6 +136,8 @@ class FrameStream:
     def _pieces(self) -> Iterator[tuple[int, pa.Table]]:
         """Yield (first row, rows) of a scan; pieces have the same bounds each time."""
         stream, self._unread = self._unread, None
+        if stream is None and self._once and self._rows != 0:
+            raise self._read_once()
         start = 0
         try:
             for part in self._open() if stream is None else stream:

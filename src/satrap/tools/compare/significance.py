@@ -45,7 +45,7 @@ def paired_t(first: Numbers, second: Numbers) -> Difference:
 
 
 def delong(labels: npt.NDArray[np.bool_], first: Numbers, second: Numbers) -> Difference:
-    """Compare the AUCs of two models on the same rows, which have both labels.
+    """Compare the AUCs of two models on the same rows, with at least two of each label.
 
     DeLong, DeLong, Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating
     characteristic curves", Biometrics 44, 1988; with the midranks of Sun and Xu, "Fast implementation of
@@ -59,7 +59,7 @@ def delong(labels: npt.NDArray[np.bool_], first: Numbers, second: Numbers) -> Di
     (above, below), (others_above, others_below) = placed
     mean = float(others_above.mean() - above.mean())
     parts = [others_above - above, others_below - below]
-    error = math.sqrt(sum(_variance(part) / len(part) for part in parts))
+    error = math.sqrt(sum(part.var(ddof=1) / len(part) for part in parts))
     quantile = _normal_quantile(LEVEL)
     p = math.erfc(abs(mean) / error / math.sqrt(2)) if error else float(mean == 0)
     return Difference(mean, mean - quantile * error, mean + quantile * error, p)
@@ -80,10 +80,6 @@ def midranks(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: npt.NDArray[np.float64] = np.cumsum(counts) - (counts - 1) / 2
     return ranks[inverse]
-
-
-def _variance(values: npt.NDArray[np.float64]) -> float:
-    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
 
 
 def t_tails(t: float, freedom: int) -> float:
