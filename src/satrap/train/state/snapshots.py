@@ -211,9 +211,9 @@ class Snapshots:
         self._writer.save(delta=self._as_delta())
 
     def keep_place(self, of_stream: bool) -> bool:
-        """Save at the end of a stream, so that the run can resume with later events; return whether it was one.
+        """Save at the end of a stream, so that the run can resume with later events.
 
-        `of_stream`: whether this worker had events of a stream; others may have had some.
+        `of_stream`: whether this worker had events of a stream. Returns whether any worker had.
         """
         if self._plan is not None or not self._state.steps_alone:  # else, workers end their epochs apart
             of_stream = self.any_worker(of_stream)
