@@ -142,6 +142,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
+	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.train_vs_pytorch
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.store
@@ -151,4 +152,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.modes
 
 clean:
-	rm -rf $(VENV) .venv-floor .venv-wheel dist $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site
+	rm -rf $(VENV) .venv-floor .peers .venv-wheel dist $(TRITON) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants site

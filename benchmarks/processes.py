@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 
@@ -21,3 +22,10 @@ def resident(pid: int, line: str = "VmRSS") -> float:
 def forget_peak(pid: int) -> None:
     """Let the peak of a process's memory begin at its present size, see proc_pid_clear_refs(5)."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="utf-8")
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -16,10 +16,15 @@ def line(process: Process) -> str:
     return text
 
 
-def turn(processes: Sequence[Process], steps: int) -> float:
-    """Run some steps in the processes of a side; return the milliseconds per step of the slowest process."""
+def ask(processes: Sequence[Process], steps: int) -> list[str]:
+    """Let all processes of a side run some steps; return their answers."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(f"{steps}\n")
         process.stdin.flush()
-    return max(float(line(process)) for process in processes)
+    return [line(process) for process in processes]
+
+
+def turn(processes: Sequence[Process], steps: int) -> float:
+    """Run some steps in the processes of a side; return the milliseconds per step of the slowest process."""
+    return max(float(answer) for answer in ask(processes, steps))

@@ -12,7 +12,7 @@ from satrap.errors import ConfigError
 
 @pytest.mark.parametrize(
     "loss",
-    [losses.SampledSoftmax(temperature=0.1, logq=True, hardest=3), losses.BPR(negatives=2, power=0.75)],
+    [losses.SampledSoftmax(temperature=0.1, logq=True, hardest=3), losses.BPR(listed="shown", power=0.75)],
 )
 def test_settings_are_plain_data(loss: losses.PairLoss) -> None:
     assert losses.from_dict(loss.to_dict()) == loss
@@ -43,3 +43,4 @@ def test_only_draws_and_corrections_count_items() -> None:
     assert not losses.SampledSoftmax().counts_items
     assert losses.SampledSoftmax(logq=True).counts_items
     assert losses.BPR(negatives=1).counts_items
+    assert not losses.BPR(in_batch=False, listed="shown").counts_items

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.machines import Machines
-
+from benchmarks.peers.sides import running
 from benchmarks.record import write
 
 COMMON = ("rows", "batch_size", "warm_up", "steps", "passes", "delay", "rate")
@@ -33,58 +25,20 @@ SIDES = (
 )
 
 
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-@contextmanager
-def shards(count: int) -> Iterator[list[str]]:
-    """Run shard servers; yield their addresses."""
-    command = [sys.executable, "-m", "satrap.cli", "shard", "--listen", "127.0.0.1:0"]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    try:
-        yield [process.stdout.readline().split()[4] for process in started if process.stdout is not None]
-    finally:
-        for process in started:
-            process.terminate()
-            process.wait(20)
-
-
 def run(options: dict[str, Any]) -> dict[str, Any]:
-    """Run the ranks of one side; return samples per second of each epoch, and a step's time by stage."""
-    count = options["world"] if options["side"].startswith("servers") else 0
-    with shards(count) as addresses, Machines(options["world"], options["rate"]) as machines:
-        return run_ranks(options | {"shards": addresses}, machines)
-
-
-def run_ranks(options: dict[str, Any], machines: Machines) -> dict[str, Any]:
-    """Run the ranks of one side, each on its own machine; see `run`."""
-    store = f"{machines.master}:{free_port()}"
-    script = [sys.executable, "-m", "benchmarks.collective.ranks"]
-    serve = "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', int(sys.argv[1]), None, True, "
-    serve += "wait_for_workers=False); print('ready', flush=True); sys.stdin.read()"
-    meeting = None
-    if "torchrec" not in options["side"]:  # there, rank 0 serves the store
-        command = [*machines.command(0), sys.executable, "-c", serve, store.partition(":")[2]]
-        meeting = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert meeting.stdout is not None
-        meeting.stdout.readline()
-    ranks = []
-    for rank in range(options["world"]):
-        settings = {"rank": rank, "store": store, "host": machines.addresses[rank]}
-        environment = os.environ | {"RANK_OPTIONS": json.dumps(options | settings)}
-        command = [*machines.command(rank), *script]
-        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [rank.communicate()[0] for rank in ranks]
-    if meeting is not None:
-        meeting.communicate("")
-    if any(rank.returncode for rank in ranks):
-        raise SystemExit(f"a rank of {options['side']} failed")
-    report: dict[str, Any] = json.loads(outputs[0].strip().splitlines()[-1])
-    return report
+    """Run one side alone; return samples per second of each pass, and a step of all passes by stage."""
+    count = options["world"] * options["batch_size"]
+    with running(options) as side:
+        turns = [side.turn(options["steps"]) for _ in range(options["passes"])]
+    step = {}
+    if turns[0].report:
+        names = [name for name in turns[0].report if name != "sent"]
+        per = options["steps"] * len(turns)
+        step = {name: sum(turn.report[name] for turn in turns) / per for name in names}
+        if len(turns) > 1:  # it counts from the start
+            sent = turns[-1].report["sent"] - turns[0].report["sent"]
+            step["sent"] = sent / (per - options["steps"])
+    return {"speeds": [round(1e3 * count / turn.wall_ms) for turn in turns], "of_a_step": step}
 
 
 def compare(options: argparse.Namespace, sides: list[str], **case: Any) -> dict[str, Any]:
@@ -110,7 +64,8 @@ def told(step: dict[str, float], batch_size: int) -> dict[str, float]:
     if not step:
         return {}
     stages = {f"{name}_ms": round(1e3 * value, 2) for name, value in step.items() if name != "sent"}
-    return {**stages, "sent_bytes_per_sample": round(step["sent"] / batch_size, 1)}
+    sent = {"sent_bytes_per_sample": round(step["sent"] / batch_size, 1)} if "sent" in step else {}
+    return stages | sent
 
 
 def main() -> None:
@@ -131,7 +86,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--write", action="store_true", help="write the raw result as JSON next to this file")
     options = parser.parse_args()
-    sides = [side for side in options.sides if "torchrec" not in side or find_spec("torchrec")]
+    sides = options.sides
     if options.delay and any("torchrec" in side or side.startswith("servers") for side in sides):
         parser.error("--delay is for the sides collective...")
     if options.rate and any(side.startswith("servers") for side in sides):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.cluster.machines import Machines
 
-from benchmarks.collective.__main__ import free_port
+from benchmarks.processes import free_port
 from benchmarks.record import write
 
 FORMATS = ("float32", "bfloat16", "float16", "int8", "powersgd")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.cluster.machines import Machines
 
-from benchmarks.collective.__main__ import free_port
+from benchmarks.processes import free_port
 from benchmarks.record import write
 from satrap.config import load
 from satrap.exchange.collective.placement import PLACEMENTS

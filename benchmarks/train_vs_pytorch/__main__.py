@@ -90,8 +90,7 @@ def plain_side(options: argparse.Namespace, layout: Any, precision: str) -> Call
         dense,
         described,
         bags,
-        optimizer=name,
-        embedding_lr=EMBEDDING_LR,
+        sparse=SPARSE_OPTIMIZERS[name](list(bags.parameters()), EMBEDDING_LR),
         precision=precision,
         device=options.device,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,22 +49,30 @@ class Bags(nn.Module):
 
 
 class Plain:
-    """A training loop as a PyTorch user writes it, on the same network as satrap's."""
+    """A training loop as a PyTorch user writes it, on the same network as satrap's.
+
+    Args:
+        network: gets an `EmbeddedBatch`.
+        schema: of the samples.
+        bags: given int64[size, features], returns float32[size, features, dim].
+        sparse: optimizer of `bags`.
+        precision: of the network, "float32" or "bfloat16".
+        device: of the network and of `bags`.
+    """
 
     def __init__(
         self,
         network: nn.Module,
         schema: satrap.Schema,
-        bags: Bags,
+        bags: nn.Module,
         *,
-        optimizer: str,
-        embedding_lr: float,
+        sparse: Any,
         precision: str,
         device: str = "cpu",
     ) -> None:
         self.network, self.bags, self.device = network.to(device), bags.to(device), torch.device(device)
         self.names = tuple(schema.categorical)
-        self.sparse = SPARSE_OPTIMIZERS[optimizer](list(bags.parameters()), embedding_lr)
+        self.sparse = sparse
         self.dense = torch.optim.Adam(network.parameters(), lr=1e-3)
         self.loss = nn.BCEWithLogitsLoss()
         self.precision = precision

@@ -197,6 +197,8 @@ a loss of pairs NOT WITH training.mode: async
 a loss of pairs NOT WITH cluster.embedding_workers | embedding.device | an exchange that pools rows |
     dense.mesh.tensor | dense.mesh.pipeline | dense.sharded | cluster.loaders
     BECAUSE this combination is not supported yet
+training.loss.logq NOT WITH training.loss.listed
+    BECAUSE how often an item is listed is not counted
 dense.compile NOT WITH dense.checkpoint_activations
     BECAUSE PyTorch itself chooses which activations a compiled block keeps
 dense.offload NOT WITH training.mode: async

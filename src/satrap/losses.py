@@ -33,6 +33,12 @@ class PairLoss:
             function of seed, epoch and batch.
         power: items are drawn with a probability proportional to (number of their rows) ** power: 0, the
             default, is uniform, 1 the frequency.
+        listed: a feature whose ids are negatives, such as a list of the items that were shown and not
+            clicked. It has the table of the feature that identifies items. A row's list also counts for the
+            other queries, as in Karpukhin et al., "Dense Passage Retrieval for Open-Domain Question
+            Answering", EMNLP 2020; lists of rows that do not count, and missing ids, do not. If an item has
+            more than one feature, the others come from its training rows, and ids without such rows do not
+            count. Default: none.
         hardest: count only this many negatives of each query, those with the highest scores; default all.
     """
 
@@ -40,15 +46,16 @@ class PairLoss:
     in_batch: bool = True
     negatives: int = 0
     power: float = 0.0
+    listed: str | None = None
     hardest: int | None = None
 
     def __post_init__(self) -> None:
-        if self.negatives < 0 or not (self.in_batch or self.negatives):
+        if self.negatives < 0 or not (self.in_batch or self.negatives or self.listed):
             raise ConfigError(
                 f"{type(self).__name__} has no negatives: in_batch is {str(self.in_batch).lower()} and "
                 f"negatives is {self.negatives}",
                 why="without other items to compare with, every vector would be a solution",
-                fix="set in_batch: true, or negatives: 256",
+                fix="set in_batch: true, negatives: 256, or listed: FEATURE",
             )
         if not (math.isfinite(self.power) and self.power >= 0):
             raise ConfigError(f"{type(self).__name__}: power must be >= 0, got {self.power}")
@@ -79,7 +86,8 @@ class SampledSoftmax(PairLoss):
     Args:
         temperature: divides all scores, > 0; default 1. For vectors of length 1, 0.05 to 0.1.
         logq: correct for the frequency of items; default False. Training then counts the items of the
-            training rows before it begins.
+            training rows before it begins. In a stream, it estimates their frequency from the batches so far,
+            see `satrap.train.step.item_rates.ItemRates`.
     """
 
     name: ClassVar[str] = "sampled_softmax"

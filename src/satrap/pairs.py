@@ -103,3 +103,28 @@ def key_of_items(schema: Schema, features: Iterable[str]) -> str:
         why="items are compared, counted and drawn by their ids",
         fix="add a categorical feature with one id per item to the item's features, and name it first",
     )
+
+
+ID_SETTINGS = ("buckets", "vocabulary")
+"""Settings, besides the table, that decide the ids of a feature."""
+
+
+def check_ids_of_items(schema: Schema, key: str, name: str, setting: str) -> None:
+    """Raise `ConfigError` unless a categorical feature has the ids of items.
+
+    Args:
+        schema: the features.
+        key: the feature that identifies items.
+        name: the feature.
+        setting: the setting that names it, for the error.
+    """
+    feature, of_items = schema.categorical[name], schema.categorical[key]
+    if schema.table_of(name) == schema.table_of(key) and all(
+        getattr(feature, each) == getattr(of_items, each) for each in ID_SETTINGS
+    ):
+        return
+    raise ConfigError(
+        f"{setting} names feature {name!r}, which does not have the ids of items",
+        why=f"{key!r} identifies the items, and both must use the same table, buckets and vocabulary",
+        fix=f"set table of feature {name!r} to {schema.table_of(key)}, or remove {setting}",
+    )

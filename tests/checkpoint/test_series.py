@@ -7,13 +7,18 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import satrap
 from satrap.checkpoint import Series, read_checkpoint, write_checkpoint
 from satrap.checkpoint.files.disk import LocalDisk
 from satrap.checkpoint.manifest import MANIFEST, ChainLink
+from satrap.checkpoint.rewrite import compact
 from satrap.checkpoint.series import find, newest
 from satrap.errors import CheckpointError
+from satrap.id_counts import IdCounts
+from satrap.schema import Schema
 from tests import faults
 from tests.checkpoint.disks import PowerCutError, PowerLossDisk, local, rebuild
 from tests.checkpoint.states import committed, equal, make_checkpoint, make_chunk
@@ -367,3 +372,41 @@ def test_a_delta_follows_what_was_written_or_read_last(tmp_path: Path) -> None:
     assert series.write(4, delta).delta == ChainLink(
         "step-00000004", 2, "step-00000002", series.manifest(2).id
     )
+
+
+def test_a_delta_has_the_counts_of_the_snapshot_before_it(tmp_path: Path) -> None:
+    """It writes them only if they changed; after `compact` it no longer needs that snapshot."""
+    counts = IdCounts(np.array([3, 5], np.uint64), np.array([[1], [2]], np.uint32))
+    series, written = Series(str(tmp_path), keep=9), {}
+    for step, current in (
+        (1, counts),
+        (2, counts),
+        (3, counts),
+        (4, counts.without(3)),
+        (5, counts.without(3)),
+    ):
+        schema = Schema(["y"], {"n": satrap.Numeric(column="user", count="log1p", counts=current)})
+        state = make_checkpoint(step)
+        state.settings["schema"] = schema.to_dict()
+        state.chunks, state.deleted = (), {} if step > 1 else None
+        manifest = series.write(step, state)
+        written[step] = [name for name in manifest.files if name.startswith("counts-")], schema
+    assert [bool(files) for files, _ in written.values()] == [True, False, False, True, False]
+
+    def check() -> None:
+        for step, (_, schema) in written.items():
+            assert Schema.from_dict(series.read(step)[1].settings["schema"]) == schema
+
+    check()
+    for step in (3, 5):
+        compact(series.place(step))
+        assert "counts-000.safetensors" in series.manifest(step).files
+    check()
+    shutil.rmtree(tmp_path / "step-00000001")
+    assert Schema.from_dict(series.read(3)[1].settings["schema"]) == written[3][1]
+    follower = Series(str(tmp_path), keep=9)
+    follower.read(5)
+    state = make_checkpoint(6)
+    state.settings["schema"], state.chunks, state.deleted = written[5][1].to_dict(), (), {}
+    assert not any(name.startswith("counts-") for name in follower.write(6, state).files)
+    assert Schema.from_dict(follower.read(6)[1].settings["schema"]) == written[5][1]

@@ -20,16 +20,17 @@ def plain_loss(
     """Return the mean loss of queries float[n, width] and their items, among these and drawn ones.
 
     Args:
-        loss: with negatives in the batch, without `hardest`.
+        loss: without `hardest`; a softmax has negatives in the batch.
         queries: float[n, width].
         items, drawn: vectors and ids of the items of the queries, and of drawn items.
         counts: the frequencies of items, for `logq`.
     """
-    others, ids = torch.cat([items[0], drawn[0]]), np.concatenate([items[1], drawn[1]])
+    every = [items, drawn] if loss.in_batch else [drawn]
+    others, ids = torch.cat([each[0] for each in every]), np.concatenate([each[1] for each in every])
     same, own = torch.from_numpy(items[1][:, None] == ids[None, :]), torch.arange(len(queries))
     scores = queries @ others.T
     if not isinstance(loss, SampledSoftmax):
-        above = F.softplus(scores - scores[own, own][:, None]).masked_fill(same, 0.0)
+        above = F.softplus(scores - (queries * items[0]).sum(1, keepdim=True)).masked_fill(same, 0.0)
         return (above.sum(1) / (~same).sum(1).clamp(min=1)).mean()
     scores = scores / loss.temperature
     if loss.logq:

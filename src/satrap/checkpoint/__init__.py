@@ -10,7 +10,8 @@ data-<token>/
     worker-000.safetensors state of a worker: random generators, lookups in flight
     table-000.arrow        rows of the first table: id, weights, state (Arrow IPC)
     store.safetensors      state of the store: order of eviction, ids that wait for admission
-    counts-000.safetensors counts of the ids of a column, from which a feature is made
+    counts-000.safetensors counts of the ids of a column, from which a feature is made; a delta has the
+                           counts of the snapshot before it
 ```
 
 With several shards, each writes its own file, such as `table-000.shard-0001.arrow`. Each process with a part

@@ -12,12 +12,12 @@ from safetensors.numpy import load
 
 from satrap.checkpoint.chain import is_deleted_file, open_chain, pack_deleted
 from satrap.checkpoint.dense import pack_tensors, unpack_tensors
-from satrap.checkpoint.files.counts import is_counts_file
+from satrap.checkpoint.files.counts import COUNTS, is_counts_file
 from satrap.checkpoint.files.counts import without_id as without_counted
 from satrap.checkpoint.files.storage import FileEntry, Storage
 from satrap.checkpoint.manifest import Manifest, read_manifest
 from satrap.checkpoint.parts import read_chunks, write_file, write_table, write_tables
-from satrap.checkpoint.snapshot import commit, data_folder, read_part
+from satrap.checkpoint.snapshot import commit, data_folder, read_newest, read_part
 from satrap.checkpoint.stores import is_store_file, without_id
 from satrap.errors import CheckpointError
 from satrap.store import RowChunk
@@ -71,6 +71,8 @@ def compact(url: str, *, weights: str | None = None, remove: bool = True) -> Man
     def write(folder: str) -> dict[str, FileEntry]:
         names = [name for name, entry in old.files.items() if not entry.table and not is_deleted_file(name)]
         files = {name: _copied(storage, folder, old, name) for name in names}
+        for name in set(old.settings.get(COUNTS, {}).values()) - files.keys():
+            files[name] = write_file(storage, f"{folder}/{name}", [read_newest(chain, name)])
         chunks = (chunk for _, chunk in chain.chunks())
         if weights is not None:
             chunks = (chunk.only_weights(weights) for chunk in chunks)

@@ -64,7 +64,8 @@ class Series:
         snapshots stay.
         """
         link = None if checkpoint.deleted is None else self._link(step)
-        manifest = write_checkpoint(self.place(step), checkpoint, link=link)
+        before = None if link is None or self._last is None else self._last[1]
+        manifest = write_checkpoint(self.place(step), checkpoint, link=link, before=before)
         if link is None:
             self.prune()
         hit("checkpoint.pruned")

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from torch import Tensor
 
-from satrap.checkpoint.chain import DELETED, open_chain, pack_deleted
+from satrap.checkpoint.chain import DELETED, Chain, open_chain, pack_deleted
 from satrap.checkpoint.dense import flat_optimizer, unpack_optimizer, unpack_tensors
-from satrap.checkpoint.files.counts import apart, together
+from satrap.checkpoint.files.counts import DIGEST, apart, together
 from satrap.checkpoint.files.disk import BESIDE
 from satrap.checkpoint.files.storage import FileEntry, Storage, damaged, is_plain
 from satrap.checkpoint.files.tensor_stream import streamed
@@ -55,16 +55,26 @@ class Checkpoint:
     dense: Callable[[Storage, str], Mapping[str, FileEntry]] | None = None
 
 
-def write_checkpoint(url: str, checkpoint: Checkpoint, *, link: ChainLink | None = None) -> Manifest:
+def write_checkpoint(
+    url: str, checkpoint: Checkpoint, *, link: ChainLink | None = None, before: Manifest | None = None
+) -> Manifest:
     """Write a checkpoint to a folder or fsspec URL; replace an older checkpoint there atomically.
 
-    Consumes the chunks. `link` is the position of a delta in its chain. If the checkpoint cannot be written,
-    raises CheckpointError, and the older checkpoint is unchanged.
+    Consumes the chunks. If the checkpoint cannot be written, raises CheckpointError, and the older checkpoint
+    is unchanged.
+
+    Args:
+        url: the folder.
+        checkpoint: the trained state.
+        link: the position of a delta in its chain.
+        before: the snapshot before a delta; counts of ids that it has are not written again.
     """
     storage = Storage(url)
     try:
         new = not storage.exists(MANIFEST)
         settings, counts = apart(checkpoint.settings)
+        if before is not None and before.settings.get(DIGEST) == settings.get(DIGEST):
+            counts = {}
         with data_folder(storage) as folder:
             files = _write_data(storage, folder, checkpoint)
             files |= {name: write_file(storage, f"{folder}/{name}", [data]) for name, data in counts.items()}
@@ -173,7 +183,7 @@ def open_checkpoint(url: str) -> Checkpoint:
     following = map(worker_file, itertools.count(1))
     try:
         return Checkpoint(
-            settings=saved_settings(storage, manifest),
+            settings=saved_settings(chain),
             model=dict(saved.weights),
             optimizer=saved.optimizer,
             chunks=ahead(chain.chunks()),
@@ -184,12 +194,19 @@ def open_checkpoint(url: str) -> Checkpoint:
         raise damaged(f"{storage.path(manifest.data)}/*.safetensors", str(error)) from error
 
 
-def saved_settings(storage: Storage, manifest: Manifest) -> dict[str, Any]:
+def saved_settings(chain: Chain) -> dict[str, Any]:
     """Return the settings of a checkpoint, with counts of ids; raise CheckpointError for damage."""
+    storage, manifest = chain.members[-1]
     try:
-        return together(manifest.settings, lambda name: read_part(storage, manifest, name))
+        return together(manifest.settings, lambda name: read_newest(chain, name))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged(f"{storage.path(manifest.data)}/counts-*.safetensors", str(error)) from error
+
+
+def read_newest(chain: Chain, name: str) -> bytes:
+    """Return a verified file of the newest snapshot that has it; raise CheckpointError as `read_part`."""
+    having = (member for member in reversed(chain.members) if name in member[1].files)
+    return read_part(*next(having, chain.members[-1]), name)
 
 
 def read_part(storage: Storage, manifest: Manifest, name: str) -> bytes:

@@ -140,15 +140,20 @@ def counted_rows(data: Dataset, features: Iterable[str]) -> Dataset:
     return data.with_options(schema=part, batch_size=ROWS, shuffle=False, **whole)
 
 
+def counting(batch: Batch, key: str) -> npt.NDArray[np.int64]:
+    """Return the positions of rows that have an item and, if there is a label, label 1."""
+    keep = batch.ids[key].values != MISSING_ID
+    if batch.labels is not None:
+        keep &= batch.labels[:, 0] > 0
+        if batch.label_mask is not None:
+            keep &= batch.label_mask[:, 0]
+    return np.flatnonzero(keep)
+
+
 def positive(batches: Iterable[Batch], key: str) -> Iterator[Batch]:
     """Yield the rows that have an item and, if there is a label, label 1; `key` identifies items."""
     for batch in batches:
-        keep = batch.ids[key].values != MISSING_ID
-        if batch.labels is not None:
-            keep &= batch.labels[:, 0] > 0
-            if batch.label_mask is not None:
-                keep &= batch.label_mask[:, 0]
-        yield take_rows(batch, np.flatnonzero(keep))
+        yield take_rows(batch, counting(batch, key))
 
 
 def _with_events(batch: Batch, key: str, events: TrainedEvents | None) -> tuple[Batch, Floats]:

@@ -141,7 +141,6 @@ class Trainer:
         place, self.loss = place or WorkerContext(), _loss_for(model, schema, loss)
         options = self.training = (training or TrainingOptions()).suited(schema.labels)
         self.schema, self.store, self.workers, self._desk = schema, store, place.workers, place.desk
-        measured = metrics_of(schema, options.metrics, options.ranking)
         schedule = schedule_of(mode, staleness, lookahead, options.staleness_warmup)
         network, dims = models.describe(model), getattr(model, "embedding_dims", None)
         self.mode, self.staleness, self.embedding_optimizer = mode, schedule.staleness, embedding_optimizer
@@ -169,7 +168,7 @@ class Trainer:
             device=chosen,
             workers=self.workers,
             precision=precision,
-            metrics=measured,
+            metrics=metrics_of(schema, options.metrics, options.ranking),
         )
         _score_by(self.dense, self.predictor)
         self.control = PlateauControl.of(options)
@@ -294,7 +293,7 @@ class Trainer:
         """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
-        With `stream`, return a generator of one such array per batch, which needs little memory.
+        With `stream`, a generator of one such array per batch.
         """
         return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 
@@ -417,7 +416,7 @@ def _check_fit(trainer: Trainer, data: object, validation: object, epochs: int, 
 def _loss_for(model: nn.Module, schema: Schema, loss: Loss | PairLoss | None) -> Loss | PairLoss:
     """Return the loss, by default of the labels; `ConfigError` if it needs vectors that the model lacks."""
     if isinstance(loss, PairLoss):
-        compared(model, loss)
+        compared(model, schema, loss)
         if len(schema.labels) != 1 or schema.labels[0].kind != "binary":
             raise ConfigError(
                 f"loss {loss.name} needs one label, binary or implicit",
@@ -432,7 +431,8 @@ def _at_work(trainer: Trainer, data: TrainingData) -> Loss | ComparingLoss:
     loss, group = trainer.loss, trainer.workers.data
     if not isinstance(loss, PairLoss):
         return loss
-    return comparing(loss, trainer.model, trainer.schema, data, group, trainer.store.seed)
+    seed, arrays = trainer.store.seed, trainer.state.of_loss
+    return comparing(loss, trainer.model, trainer.schema, data, group, seed, arrays)
 
 
 def _settings(store: StoreConfig, options: TrainingOptions, loss: Loss | PairLoss | None) -> dict[str, Any]:
@@ -518,7 +518,8 @@ def _settings_of(
 def _of_loss(schema: Schema, loss: Loss | PairLoss | None) -> dict[str, Any]:
     """Return a loss, and the kind of the labels, as settings of `satrap.compatibility`."""
     implicit = any(label.implicit for label in schema.labels)
-    return {PAIRS: isinstance(loss, PairLoss), IMPLICIT: implicit, "training.loss": loss}
+    keys = {f"training.loss.{key}": getattr(loss, key, None) for key in ("logq", "listed")}
+    return {PAIRS: isinstance(loss, PairLoss), IMPLICIT: implicit, "training.loss": loss, **keys}
 
 
 def _whole(options: TrainingOptions) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import satrap
-from satrap.checkpoint.files.counts import apart, is_counts_file, together, without_id
+from satrap.checkpoint.files.counts import DIGEST, apart, is_counts_file, together, without_id
 from satrap.id_counts import IdCounts
 from satrap.schema import Schema
 
@@ -33,6 +33,9 @@ def test_settings_and_files_are_joined_again():
     joined = together(plain, files.__getitem__)
     assert Schema.from_dict(joined["schema"]) == SCHEMA
     assert joined.keys() == settings.keys()
+    assert apart(joined)[0] == plain
+    other = {"schema": SCHEMA.replace({"k": SCHEMA.features["n"]}).to_dict(), "steps": 3}
+    assert apart(other)[0][DIGEST] != plain[DIGEST]
     with pytest.raises(KeyError):
         together(plain, {}.__getitem__)
     assert list(apart(settings, "net.")[1]) == ["net.counts-000.safetensors", "net.counts-001.safetensors"]

@@ -19,7 +19,9 @@ from torch.nn import functional as F
 
 import satrap
 from satrap.batch import Batch, EmbeddedBatch, one_id_each
+from satrap.data.batch_rows import slice_rows
 from satrap.data.catalogue import Catalogue
+from satrap.data.encode.hashing import hash_integers
 from satrap.dense import WorkerGroup, Workers
 from satrap.errors import ConfigError, TrainingError
 from satrap.exchange.collective import CollectiveExchange
@@ -178,9 +180,9 @@ def sgd(parameters: list[Any]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def towers() -> satrap.models.TwoTower:
+def towers(schema: satrap.Schema = SCHEMA) -> satrap.models.TwoTower:
     torch.manual_seed(3)
-    return satrap.models.TwoTower(SCHEMA, item=["movie"], hidden=[5], width=3)
+    return satrap.models.TwoTower(schema, item=["movie"], user=["user"], hidden=[5], width=3)
 
 
 def test_a_batch_draws_the_same_items_again_and_other_batches_others() -> None:
@@ -191,6 +193,80 @@ def test_a_batch_draws_the_same_items_again_and_other_batches_others() -> None:
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
     assert drawn[0] != later
+
+
+LISTS = SCHEMA.replace({"shown": satrap.Categorical(dim=4, table="movie", multi=True)})
+
+
+def with_lists(rows: pa.Table, seed: int = 0) -> pa.Table:
+    """Add lists of up to four items, some of which are missing, and so are some lists."""
+    rng = np.random.default_rng(seed)
+    lists = [
+        None if length > 4 else [None if item == 7 else int(item) for item in rng.integers(1, 40, length)]
+        for length in rng.integers(0, 6, len(rows))
+    ]
+    return rows.append_column("shown", pa.array(lists, pa.list_(pa.int64())))
+
+
+def hashed(item: int) -> int:
+    return int(hash_integers(np.array([item]), SCHEMA.salt, np.array([], np.uint64))[0])
+
+
+def test_items_that_rows_without_a_pair_list_do_not_count() -> None:
+    schema = satrap.Schema([satrap.Label(name="seen")], LISTS.features)
+    rows = {"user": [1, 2, 3], "movie": [4, 5, None], "shown": [[6, 5], [7], [8]], "seen": [1, 0, 1]}
+    [batch] = satrap.data.read(rows, schema, batch_size=3).batches()
+    loss = ComparingLoss(SampledSoftmax(listed="shown"), schema, ("movie",), None, WorkerGroup(), 3)
+    candidates = loss.with_candidates(batch, 0).candidates
+    assert candidates is not None
+    assert candidates.ids["movie"].values.tolist() == [hashed(6), hashed(5)]
+
+
+def test_listed_items_of_several_features_have_the_features_of_their_training_rows() -> None:
+    """And come after the drawn ones; an item without a training row has unknown features."""
+    schema = LISTS.replace({"kind": satrap.Categorical(dim=4, multi=True), "price": satrap.Numeric()})
+    rows = {
+        "user": [1, 2, 3],
+        "movie": [4, 5, 6],
+        "kind": [[1, 2], [], [3]],
+        "price": [1.5, 2.5, 3.5],
+        "shown": [[6, 9, 4], [], [6]],
+    }
+    data = satrap.data.read(rows, schema, batch_size=3)
+    model = satrap.models.TwoTower(schema, item=["movie", "kind", "price"], user=["user"])
+    loss = comparing(SampledSoftmax(listed="shown", negatives=2), model, schema, data, WorkerGroup(), 3, {})
+    [batch] = data.batches()
+    candidates = loss.with_candidates(batch, 0).candidates
+    assert candidates is not None
+    assert candidates.size == 5
+    assert candidates.numeric is not None
+    listed = slice_rows(candidates, 2, 5)
+    assert listed.ids["movie"].values.tolist() == [hashed(item) for item in (6, 4, 6)]
+    assert listed.ids["kind"].values.tolist() == [hashed(kind) for kind in (3, 1, 2, 3)]
+    assert listed.ids["kind"].offsets is not None
+    assert listed.ids["kind"].offsets.tolist() == [0, 1, 3, 4]
+    assert candidates.numeric[2:, 0].tolist() == [3.5, 1.5, 3.5]
+
+
+def test_lists_are_not_corrected_for() -> None:
+    with pytest.raises(ConfigError, match="logq cannot be combined with listed"):
+        make_trainer(
+            model=towers(LISTS), schema=LISTS, loss=SampledSoftmax(listed="shown", logq=True), mode="sync"
+        )
+
+
+@pytest.mark.parametrize(
+    ("listed", "user", "what"),
+    [
+        ("shwn", ["user"], "listed names 'shwn', which is not a categorical feature"),
+        ("user", ["shown"], "listed names feature 'user', which does not have the ids of items"),
+        ("shown", None, "listed names 'shown', which is also a feature of the user"),
+    ],
+)
+def test_lists_of_something_else_are_refused(listed: str, user: Any, what: str) -> None:
+    model = satrap.models.TwoTower(LISTS, item=["movie"], user=user)
+    with pytest.raises(ConfigError, match=what):
+        make_trainer(model=model, schema=LISTS, loss=SampledSoftmax(listed=listed), mode="sync")
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -215,7 +291,7 @@ def test_workers_give_what_one_process_of_the_joined_batch_gives(world: int, los
         return rows
 
     parts = together(world, one)
-    at = comparing(loss, towers(), SCHEMA, data, WorkerGroup(), StoreConfig().seed)
+    at = comparing(loss, towers(), SCHEMA, data, WorkerGroup(), StoreConfig().seed, {})
     shares = [data.with_options(worker=rank, workers=world).batches() for rank in range(world)]
     steps = itertools.zip_longest(*([at.with_candidates(batch, 0) for batch in share] for share in shares))
     reference = one_process(at, loss, [joined_batch([b for b in step if b is not None]) for step in steps])
@@ -258,7 +334,15 @@ def one_process(at: ComparingLoss, loss: PairLoss, batches: list[Batch]) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("loss", [SampledSoftmax(negatives=8, logq=True, temperature=0.5), BPR(negatives=8)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        SampledSoftmax(negatives=8, logq=True, temperature=0.5),
+        BPR(negatives=8),
+        SampledSoftmax(listed="shown"),
+        BPR(in_batch=False, listed="shown"),
+    ],
+)
 def test_two_hundred_steps_equal_plain_pytorch(loss: PairLoss) -> None:
     seen: list[Batch] = []
     draw = ComparingLoss.with_candidates
@@ -267,10 +351,13 @@ def test_two_hundred_steps_equal_plain_pytorch(loss: PairLoss) -> None:
         seen.append(draw(self, batch, epoch))
         return seen[-1]
 
-    model = towers()
+    schema, rows_read = SCHEMA, table(800)
+    if loss.listed:
+        schema, rows_read = LISTS, with_lists(rows_read)
+    model = towers(schema)
     trainer = make_trainer(
         model=model,
-        schema=SCHEMA,
+        schema=schema,
         loss=loss,
         mode="sync",
         dense_optimizer=sgd,
@@ -279,8 +366,14 @@ def test_two_hundred_steps_equal_plain_pytorch(loss: PairLoss) -> None:
     first = {name: t.clone() for name, t in model.state_dict().items()}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ComparingLoss, "with_candidates", noting)
-        trainer.fit(satrap.data.read(table(800), SCHEMA, batch_size=8), epochs=2)
+        trainer.fit(satrap.data.read(rows_read, schema, batch_size=8), epochs=2)
     assert len(seen) == 200
+    if loss.listed:
+        for number, batch in enumerate(seen):
+            assert batch.candidates is not None
+            rows_of = rows_read.slice(number % 100 * 8, 8)["shown"].to_pylist()
+            by_hand = [hashed(item) for row in rows_of for item in row or [] if item is not None]
+            assert batch.candidates.ids["movie"].values.tolist() == by_hand
     rows = contents(trainer)
     plain_weights, plain_rows = plainly(loss, seen, first)
     for name, value in plain_weights.items():
@@ -296,7 +389,7 @@ def plainly(loss: PairLoss, batches: list[Batch], first: dict[str, Tensor]) -> A
     fresh = make_trainer(
         model=towers(),
         schema=SCHEMA,
-        loss=loss,
+        loss=SampledSoftmax(),
         mode="sync",
         embedding_optimizer=satrap.optim.SGD(lr=0.05),
     )

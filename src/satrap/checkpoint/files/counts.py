@@ -1,5 +1,6 @@
 """Counts of ids that a schema holds, as files instead of texts in the settings."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,6 +8,8 @@ from satrap.id_counts import IdCounts
 
 COUNTS = "counts"
 """Setting: feature -> the file with its counts."""
+DIGEST = "counts_digest"
+"""Setting: digest of the files of counts. A delta has none of them if the snapshot before has this digest."""
 
 
 def is_counts_file(name: str) -> bool:
@@ -28,7 +31,8 @@ def apart(settings: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any]
     files = {names[name]: IdCounts.from_text(features[name]["counts"]).to_bytes() for name in counted}
     without = {name: {**features[name], "counts": None} for name in counted}
     plain = {**settings["schema"], "features": {**features, **without}}
-    return {**settings, "schema": plain, COUNTS: names}, files
+    digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in files.values())).hexdigest()
+    return {**settings, "schema": plain, COUNTS: names, DIGEST: digest}, files
 
 
 def together(settings: Mapping[str, Any], read: Callable[[str], bytes]) -> dict[str, Any]:
@@ -43,6 +47,7 @@ def together(settings: Mapping[str, Any], read: Callable[[str], bytes]) -> dict[
     """
     plain = dict(settings)
     names = plain.pop(COUNTS, None)
+    plain.pop(DIGEST, None)
     if not names:
         return plain
     features = {

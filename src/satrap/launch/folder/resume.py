@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from satrap.checkpoint import Series
-from satrap.checkpoint.files.storage import Storage
-from satrap.checkpoint.manifest import read_manifest, reading_settings
+from satrap.checkpoint.chain import open_chain
+from satrap.checkpoint.manifest import reading_settings
 from satrap.checkpoint.series import newest
 from satrap.checkpoint.snapshot import saved_settings
 from satrap.config import Recipe, load
@@ -190,8 +190,7 @@ def starting_schema(recipe: Recipe) -> Schema | None:
 
 def _schema_at(place: str) -> Schema:
     with reading_settings(place):
-        storage = Storage(place)
-        return Schema.from_dict(saved_settings(storage, read_manifest(storage))["schema"])
+        return Schema.from_dict(saved_settings(open_chain(place))["schema"])
 
 
 def resuming(plan: Checkpointing) -> str:

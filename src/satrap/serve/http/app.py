@@ -254,7 +254,7 @@ class Application:
         return min(seconds, self._limits.deadline)
 
     def _named(self, name: str) -> tuple[Signature, str | None]:
-        """Return what is served under a model name, and its tower; None: scores."""
+        """Return the signature with a name, and its tower; None: scores."""
         model = self._scorer.model
         every: dict[str, tuple[Signature, str | None]] = {model.name: (model, None)}
         every |= {served.name: (served, tower) for tower, served in model.towers.items()}

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from time import perf_counter, time
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -157,39 +156,28 @@ class ServedModel(Signature):
         Raises:
             DataError: a value is invalid; the error names its row and column.
         """
-        return self.encoded(self, requests)
-
-    def encoded(self, signature: Signature, requests: Sequence[ScoreRequest]) -> Runs:
-        """Return requests with the columns of a signature as `encode` does."""
         start = perf_counter()
-        runs = signature.encoder.runs(requests)
+        runs = self.encoder.runs(requests)
         self.seconds.encode += perf_counter() - start
         return runs
 
     def score(self, runs: Runs) -> Scores:
         """Return the predictions of rows [size, outputs]: float64 if a label is a number, else float32."""
-        return self.computed(self._embeddings, runs, self._predictor.predicted)
+        return self._computed(self._embeddings, runs, self._predictor.predicted)
 
-    def computed(
-        self, embeddings: RunEmbeddings, runs: Runs, compute: Callable[[EmbeddedBatch], Scores]
+    def _computed(
+        self, embeddings: RunEmbeddings, runs: Runs, network: Callable[[EmbeddedBatch], Scores]
     ) -> Scores:
-        """Look the rows of ids up, and return what is computed from their vectors."""
+        """Return the output of a network, or a part of it, for samples whose rows are looked up."""
         start = perf_counter()
         ticket = embeddings.ticket(runs)
         rows = self._rows(ticket.lookups.requests)
         looked_up = perf_counter()
         with torch.inference_mode():
-            scores = compute(embeddings.embed(ticket, rows))
+            scores = network(embeddings.embed(ticket, rows))
         self.seconds.lookup += looked_up - start
         self.seconds.network += perf_counter() - looked_up
         return scores
-
-    def vectors_of(self, tower: str, batch: EmbeddedBatch) -> Scores:
-        """Return the vectors of a tower, float32[size, width]."""
-        towers, place = cast(TwoTowers, self._predictor.model), self._predictor.embeddings.device
-        with blaming(f"tower_vectors of {type(towers).__name__} failed"):
-            made = computed(lambda: towers.tower_vectors(tower, batch), self.precision, place)
-        return made.float().cpu().numpy()
 
     def _rows(self, requests: Sequence[LookupRequest]) -> list[Array]:
         """Return the rows of unique ids, float32[ids, dim] for each request."""
@@ -296,13 +284,27 @@ class ServedTower(Signature):
     def __init__(self, model: ServedModel, predictor: Predictor, tower: str, missing: Sequence[str]) -> None:
         part = TowerVectors(predictor, tower)
         super().__init__(f"{model.name}.{tower}", part.schema, missing, [VECTOR], 4)
-        self._model, self._tower = model, tower
+        self._model, self._predictor, self._tower = model, predictor, tower
         self._embeddings = RunEmbeddings(part.plan, part.embeddings)
 
     def encode(self, requests: Sequence[ScoreRequest]) -> Runs:
         """See `ServedModel.encode`."""
-        return self._model.encoded(self, requests)
+        start = perf_counter()
+        runs = self.encoder.runs(requests)
+        self._model.seconds.encode += perf_counter() - start
+        return runs
 
     def score(self, runs: Runs) -> Scores:
         """Return the vectors of rows, float32[size, width]."""
-        return self._model.computed(self._embeddings, runs, partial(self._model.vectors_of, self._tower))
+        return self._model._computed(self._embeddings, runs, self._vectors)
+
+    def _vectors(self, batch: EmbeddedBatch) -> Scores:
+        towers: Any = self._predictor.model
+        with blaming(f"tower_vectors of {type(towers).__name__} failed"):
+            vectors = computed(
+                lambda: towers.tower_vectors(self._tower, batch),
+                self._model.precision,
+                self._predictor.embeddings.device,
+            )
+        result: Scores = vectors.float().cpu().numpy()
+        return result

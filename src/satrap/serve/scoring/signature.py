@@ -1,4 +1,4 @@
-"""What clients send and receive: the columns of requests, and the names of the values in answers."""
+"""The columns of requests, and the names of the values in their answers."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
 from satrap.data.catalogue import Catalogue
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
-from satrap.pairs import TrainedEvents, key_of_items
+from satrap.pairs import TrainedEvents, check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
 from satrap.settings.ranking import Ranking
 from satrap.train.ranking.seen_items import SeenItems
@@ -30,9 +30,6 @@ ROWS = 1 << 13
 
 SCORES = 1 << 24
 """Most scores in memory at once, but at least all scores of one sample."""
-
-ID_SETTINGS = ("buckets", "vocabulary")
-"""Settings, besides the table, that decide the ids of a feature."""
 
 
 class RankedItems(NamedTuple):
@@ -61,15 +58,8 @@ def check_towers(model: torch.nn.Module, schema: Schema, ranking: Ranking) -> No
                 why="a feature of one id names the user, whose items in training rows are left out",
                 fix="name the feature of the user, or a feature of several items, such as a history",
             )
-    elif not shared or any(
-        getattr(schema.categorical[name], each) != getattr(schema.categorical[key], each)
-        for each in ID_SETTINGS
-    ):
-        raise ConfigError(
-            f"exclude names feature {name!r}, which does not have the ids of items",
-            why=f"{key!r} identifies the items, and both must use the same table, buckets and vocabulary",
-            fix=f"set table of feature {name!r} to {schema.table_of(key)}, or remove exclude",
-        )
+    else:
+        check_ids_of_items(schema, key, name, "exclude")
 
 
 def items_of(data: Any, whole: Schema, part: Schema, events: TrainedEvents | None = None) -> Catalogue:

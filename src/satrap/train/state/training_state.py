@@ -40,6 +40,7 @@ class TrainingState:
         position: this worker's position in it.
         series: its snapshots; None: it takes none.
         best: its best weights so far.
+        of_loss: arrays that a loss changes in each step, equal on all workers; a snapshot has them.
         fitting: whether a `fit` is running.
         stopping: whether a stop was requested; the end of `fit` resets it.
         started: whether the initial rows of tables were loaded, or rows restored.
@@ -71,6 +72,7 @@ class TrainingState:
         share, batch = self.workers.data, getattr(data, "batch_size", None)
         self.position = RunCursor(share.rank, share.size, batch, together=not self.steps_alone)
         self.series, self.best = series, Best(series)
+        self.of_loss: dict[str, npt.NDArray[Any]] = {}
 
     @property
     def steps_alone(self) -> bool:
@@ -210,7 +212,7 @@ class TrainingState:
         extra |= {f"buffer.{name}": tensor for name, tensor in self.dense.own().items()}
         run, window = self.run.state()
         position, in_flight = self.position.state(self.predictor.plan)
-        for part, arrays in (("run", window), ("ahead", in_flight)):
+        for part, arrays in (("run", window), ("ahead", in_flight), ("loss", self.of_loss)):
             extra |= {f"{part}.{name}": torch.from_numpy(np.array(a)) for name, a in arrays.items()}
         run |= {"control": [self.control.best, self.control.bad], "groups": self._groups, **position}
         run["of_batches"] = self.predictor.plan.of_batches
@@ -232,6 +234,7 @@ class TrainingState:
         if best is None and self.control.patience is not None:
             self.control.forget_best()
         self.run.restore(run, _arrays(extra, "run."))
+        self.of_loss = {name: array.copy() for name, array in _arrays(extras[0], "loss.").items()}
         self.best.resume(best, self.run.steps if run["kept_is_current"] else -1)
         plan, alike = self.predictor.plan, run["groups"] == self._groups
         alike = alike and plan.replayable and run.get("of_batches", False) == plan.of_batches

@@ -15,13 +15,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from satrap.batch import Batch, EmbeddedBatch, Ids, Jagged
-from satrap.data.catalogue import Catalogue, seeded_by
+from satrap.data.batch_rows import concat_rows, take_jagged, take_rows
+from satrap.data.catalogue import Catalogue, counting, seeded_by
 from satrap.data.dataset import Dataset
 from satrap.dense import WorkerGroup
-from satrap.errors import ConfigError, TrainingError
+from satrap.errors import ConfigError, TrainingError, did_you_mean
 from satrap.losses import PairLoss, SampledSoftmax
-from satrap.pairs import Pairs, TwoTowers, key_of_items
+from satrap.models.retrieval.next_item import NextItem
+from satrap.pairs import Pairs, TwoTowers, check_ids_of_items, key_of_items
 from satrap.schema import MISSING_ID, Schema
+from satrap.train.step.item_rates import Arrays, ItemRates
 
 TINY = float(np.finfo(np.float32).tiny)
 SCORES = 1 << 22
@@ -59,6 +62,8 @@ class ComparingLoss:
         catalogue: the items of the training rows; None if the loss needs none.
         group: the workers that train together.
         seed: of the draws.
+        rates: corrects for the frequency of items instead of the catalogue, without drawn items; the items of
+            all workers count.
     """
 
     def __init__(
@@ -69,9 +74,10 @@ class ComparingLoss:
         catalogue: Catalogue | None,
         group: WorkerGroup,
         seed: int,
+        rates: ItemRates | None = None,
     ) -> None:
         self._settings, self._schema, self._item = settings, schema, tuple(item)
-        self._catalogue, self._group, self._seed = catalogue, group, seed
+        self._catalogue, self._group, self._seed, self._rates = catalogue, group, seed, rates
         self._key = key_of_items(schema, item)
 
     @property
@@ -81,12 +87,27 @@ class ComparingLoss:
 
     def with_candidates(self, batch: Batch, epoch: int) -> Batch:
         """Set the items that a batch is compared with, in addition to its own; return the batch."""
-        if self._catalogue is None:
-            batch.candidates = _no_items(self._schema, self._item)
-        else:
+        settings, others = self._settings, list[Batch]()
+        if settings.negatives:
+            assert self._catalogue is not None
             random = seeded_by(batch, self._key, self._seed, epoch)
-            batch.candidates = self._catalogue.draw(self._settings.negatives, self._settings.power, random)
+            others.append(self._catalogue.draw(settings.negatives, settings.power, random))
+        if settings.listed is not None:
+            others.append(self._listed(batch, settings.listed))
+        batch.candidates = concat_rows(others or [_no_items(self._schema, self._item)])
         return batch
+
+    def _listed(self, batch: Batch, feature: str) -> Batch:
+        """Return the items that the rows of a batch list."""
+        ids = take_jagged(batch.ids[feature], counting(batch, self._key)).values
+        ids = ids[ids != MISSING_ID]
+        if len(self._item) == 1:
+            width = self._schema.numeric_width
+            numeric = np.zeros((len(ids), width), np.float32) if width else None
+            return Batch(len(ids), {self._key: Jagged(ids)}, numeric)
+        assert self._catalogue is not None
+        places = self._catalogue.find(ids)
+        return take_rows(self._catalogue.items, places[places >= 0])
 
     def __call__(self, output: object, batch: EmbeddedBatch) -> Tensor:
         """Return the loss over the pairs of a batch, weighted by its labels and weights.
@@ -107,6 +128,7 @@ class ComparingLoss:
             vectors, facts = torch.cat((pairs.items, vectors)), np.concatenate((of_items, drawn))
         sizes = len(of_items) * self._settings.in_batch, float(weights.detach().sum())
         vectors, facts, samples, weight = self._of_all(vectors, facts, sizes)
+        self._count(facts)
         place = samples, len(facts) - samples
         negatives = Negatives(vectors, _ids(facts, vectors), self._log_counts(facts, *place, vectors))
         log_counts = self._log_counts(of_items, *place, vectors)
@@ -116,7 +138,14 @@ class ComparingLoss:
     def absent(self, device: torch.device) -> Tensor:
         """Take part in the step of other workers without a batch; return a loss of 0."""
         nothing = torch.zeros(0, 0, device=device, requires_grad=True)
-        return self._of_all(nothing, np.zeros((0, 4)), (0, 0.0))[0].sum() * 0
+        vectors, facts, _, _ = self._of_all(nothing, np.zeros((0, 4)), (0, 0.0))
+        self._count(facts)
+        return vectors.sum() * 0
+
+    def _count(self, facts: Facts) -> None:
+        """Count the items of a batch of all workers."""
+        if self._rates is not None:
+            self._rates.count(_bits(facts))
 
     def _losses(self, pairs: Pairs, ids: Tensor, log_counts: Tensor, negatives: Negatives) -> Tensor:
         """Return the loss of each pair, float32[n]."""
@@ -152,7 +181,7 @@ class ComparingLoss:
     def _facts(self, ids: Ids) -> Facts:
         """Return the facts of items; shares are 0 if no loss needs them."""
         shares = np.zeros((2, len(ids)))
-        if self._corrects:
+        if self._corrects and self._rates is None:
             assert self._catalogue is not None
             shares[0] = self._catalogue.shares(ids)
             shares[1] = self._catalogue.shares(ids, self._settings.power)
@@ -165,7 +194,9 @@ class ComparingLoss:
     def _log_counts(self, facts: Facts, samples: int, drawn: int, like: Tensor) -> Tensor:
         """Return the logarithms of the expected counts of items among the negatives; 0 without correction."""
         counts = np.ones(len(facts))
-        if self._corrects:
+        if self._rates is not None:
+            counts = self._rates.expected(_bits(facts))
+        elif self._corrects:
             counts = samples * facts[:, 2] + drawn * facts[:, 3]
             counts[counts == 0] = 1.0 / max(samples + drawn, 1)  # not in the training rows, or hardly drawn
         return torch.from_numpy(np.log(counts)).to(like)
@@ -217,9 +248,17 @@ class _Joined(torch.autograd.Function):
 
 
 def comparing(
-    settings: PairLoss, model: nn.Module, schema: Schema, data: object, group: WorkerGroup, seed: int
+    settings: PairLoss,
+    model: nn.Module,
+    schema: Schema,
+    data: object,
+    group: WorkerGroup,
+    seed: int,
+    arrays: Arrays,
 ) -> ComparingLoss:
     """Return a loss of pairs at work; count the items of the data if it needs them.
+
+    If the data can be read only once, the frequencies that `logq` needs are estimated in training.
 
     Args:
         settings: the loss.
@@ -227,33 +266,59 @@ def comparing(
         schema: the features.
         data: the training rows.
         group, seed: as in `ComparingLoss`.
+        arrays: the state of these estimates.
 
     Raises:
         ConfigError: the model compares no vectors, or the data cannot be read twice.
         DataError: no row has an item.
     """
-    item = compared(model, settings)
-    catalogue = None
-    if settings.counts_items and isinstance(data, Dataset):
+    item = compared(model, schema, settings)
+    catalogue, rates, completed = None, None, settings.listed is not None and len(item) > 1
+    if (settings.counts_items or completed) and isinstance(data, Dataset):
         catalogue = Catalogue.of(data, item, getattr(model, "trained_events", None))
-    elif settings.counts_items:
+    elif settings.negatives or completed:
+        drawn = "negatives" if settings.negatives else "listed items of several features"
+        others = "set negatives: 0" if settings.negatives else "give items one feature"
         raise ConfigError(
-            f"loss {settings.name} with negatives or logq needs rows that can be read twice",
-            why="the items of the training rows are counted before training begins",
-            fix="read files or tables, or set negatives: 0 and logq: false",
+            f"loss {settings.name} with {drawn} needs rows that can be read twice",
+            why="the items of the training rows are read before training begins",
+            fix=f"read files or tables, or {others}",
         )
-    return ComparingLoss(settings, schema, item, catalogue, group, seed)
+    elif settings.counts_items:
+        rates = ItemRates(arrays)
+    return ComparingLoss(settings, schema, item, catalogue, group, seed, rates)
 
 
-def compared(model: nn.Module, settings: PairLoss) -> Sequence[str]:
-    """Return the features of the items that a model compares; `ConfigError` if it compares no vectors."""
+def compared(model: nn.Module, schema: Schema, settings: PairLoss) -> Sequence[str]:
+    """Return the features of the items that a model compares.
+
+    Raises `ConfigError` if it compares no vectors, or if the listed items are not of its items.
+    """
     if not isinstance(model, TwoTowers):
         raise ConfigError(
             f"loss {settings.name} needs a model that compares vectors, and {type(model).__name__} has none",
             why="the loss compares the vector of a query with the vectors of other items",
             fix="use two_tower or sasrec, or remove the loss",
         )
-    return model.tower_features["item"]
+    item = model.tower_features["item"]
+    if settings.listed is not None:
+        _check_listed(settings.listed, model, schema, item)
+    return item
+
+
+def _check_listed(name: str, model: TwoTowers, schema: Schema, item: Sequence[str]) -> None:
+    if name not in schema.categorical:
+        raise ConfigError(
+            f"listed names {name!r}, which is not a categorical feature",
+            fix=f"{did_you_mean(name, schema.categorical)}features: {', '.join(schema.categorical)}",
+        )
+    check_ids_of_items(schema, key_of_items(schema, item), name, "listed")
+    if not isinstance(model, NextItem) and name in model.tower_features["user"]:
+        raise ConfigError(
+            f"listed names {name!r}, which is also a feature of the user",
+            why="the network would learn that the right item is none of the listed ones",
+            fix=f"give the model the features of the user without {name}: user: [...]",
+        )
 
 
 def as_pairs(output: object) -> Pairs:
@@ -267,9 +332,14 @@ def as_pairs(output: object) -> Pairs:
     return output
 
 
-def _ids(facts: Facts, like: Tensor) -> Tensor:
+def _bits(facts: Facts) -> Ids:
     halves = facts[:, :2].astype(np.uint64)
-    return torch.from_numpy((halves[:, 0] << np.uint64(32) | halves[:, 1]).view(np.int64)).to(like.device)
+    ids: Ids = halves[:, 0] << np.uint64(32) | halves[:, 1]
+    return ids
+
+
+def _ids(facts: Facts, like: Tensor) -> Tensor:
+    return torch.from_numpy(_bits(facts).view(np.int64)).to(like.device)
 
 
 def _others(ids: Tensor, among: Tensor) -> Tensor:
