@@ -14,10 +14,11 @@ from satrap.exchange.collective import Placement
 from satrap.exchange.kernels import BFLOAT16, FLOAT32
 from satrap.launch.folder.run_folder import RunFolder
 from satrap.launch.network import make_model
-from satrap.launch.placement import Facts, placement_of, plan, replicas
+from satrap.launch.placement import Facts, placement_of, plan, replicas, training_batches
 from satrap.plan import WorkerRates, measure
 from satrap.plan.replicas import ReplicaChoice
 from satrap.runtime.machine_limits import machine_bytes
+from satrap.schema import Schema
 from satrap.tools.plan.calibration import calibrate
 from satrap.tools.plan.recipe_cluster import plan_size
 from tests.launch.runs import RECIPE, UNBOUNDED, bounded, frame, make_recipe
@@ -199,6 +200,21 @@ def test_frozen_tables_and_tables_with_rows_from_a_file_stay_at_the_shards(tmp_p
         replicas(recipe, Facts(rows={"item": 10**6}))["item"].why
         == "many ids: about 1,000,000, more than 10,000"
     )
+
+
+def test_the_ids_of_a_log_grow_after_its_first_events(tmp_path: Path) -> None:
+    """Every event has a new user: the log has few so far, but goes on."""
+    rows = frame(2000).assign(user=range(2000), at=range(2000))
+    (tmp_path / "log").mkdir()
+    text = RECIPE.replace("  split: {modulo: 10, validation: [8], test: [9]}\n", "")
+    path = make_recipe(tmp_path, text.replace("train: rows.csv", "stream: {folder: log, time: at}"))
+    rows.to_parquet(tmp_path / "log" / "0.parquet")
+    recipe = load(path, [*HYBRID, "training.epochs=1", "data.batch_size=50"])
+    found = replicas(recipe, Facts())
+    assert found["user"].why == "many ids: about 1,000,000, more than 10,000"
+    assert found["item"].replicated
+    ids = Schema((), recipe.schema().categorical)
+    assert [batch.size for batch in training_batches(recipe, ids, 2, None)] == [50, 50]
 
 
 def kept(folder: RunFolder) -> dict[str, Any]:

@@ -169,6 +169,19 @@ def test_workers_train_on_each_event_once_whatever_their_number(recipe: Path, se
     check_newest(outcome.folder.path)
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", ["hybrid", "async"])
+def test_a_worker_without_events_ends_with_the_others(tmp_path: Path, mode: str) -> None:
+    """The log has one partition, which one of two workers reads; all save at the end."""
+    put(tmp_path / "log", "0.parquet", {name: values[:500] for name, values in columns().items()})
+    path = tmp_path / "clicks.yaml"
+    path.write_text(STREAM, encoding="utf-8")
+    settings = [f"training.mode={mode}", *SERVERS, "cluster.workers=2", "checkpoint.every_steps=100"]
+    outcome = launch.train(load(path, settings), str(tmp_path / "run"))
+    check_newest(outcome.folder.path)
+    assert launch.train(None, str(tmp_path / "run"), resume=True).result.steps == outcome.result.steps
+
+
 def check_newest(run: Path) -> None:
     """The newest snapshot has trained on as many samples as the offsets of all partitions say."""
     series = Series(str(run / "checkpoints"))

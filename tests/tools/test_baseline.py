@@ -33,8 +33,12 @@ class Library:
         self.sets: list[Any] = []
         self.options: dict[str, Any] = {}
 
-    def Dataset(self, rows: Any, labels: Any, categorical_feature: Any = ()) -> Any:  # noqa: N802
-        self.sets.append(SimpleNamespace(rows=rows.copy(), labels=labels, categories=categorical_feature))
+    def Dataset(  # noqa: N802
+        self, rows: Any, labels: Any, weight: Any, categorical_feature: Any = ()
+    ) -> Any:
+        self.sets.append(
+            SimpleNamespace(rows=rows.copy(), labels=labels, weights=weight, categories=categorical_feature)
+        )
         return self.sets[-1]
 
     def early_stopping(self, rounds: int, verbose: bool) -> int:
@@ -108,6 +112,24 @@ def test_a_number_is_learned_with_the_labels_loss(
     assert found["rmse"] == pytest.approx(np.sqrt(np.mean((means - truth) ** 2)), rel=1e-4)
     assert found["mae"] == pytest.approx(np.mean(np.abs(means - truth)), rel=1e-4)
     assert found["r2"] == pytest.approx(r2_score(truth, means), abs=1e-4)
+
+
+def test_rows_without_the_label_are_left_out_and_the_others_have_their_weights(
+    tmp_path: Path, library: Library
+) -> None:
+    rows = frame(2000)
+    random = np.random.default_rng(0)
+    rows["known"], rows["weight"] = random.integers(0, 2, 2000), random.exponential(1, 2000).round(3)
+    rows.loc[rows["known"] == 0, "price"] = 0.0
+    label = "labels: [{name: spent, column: price, kind: regression, mask: known}]\nweight: weight"
+    found = baseline(load(make_recipe(tmp_path, RECIPE.replace("labels: [clicked]", label), rows)))
+    place, known = np.arange(2000) % 10, rows["known"] == 1
+    for part, kept in zip(library.sets, (known & (place < 8), known & (place == 8)), strict=True):
+        np.testing.assert_allclose(part.labels, rows["price"][kept], rtol=1e-6)
+        np.testing.assert_allclose(part.weights, rows["weight"][kept], rtol=1e-6)
+    held, train = rows[known & (place == 8)], rows[known & (place < 8)]
+    errors = held["user"].map(train.groupby("user")["price"].mean()) - held["price"]
+    assert found["rmse"] == pytest.approx(np.sqrt(np.average(errors**2, weights=held["weight"])), rel=1e-4)
 
 
 def test_classes_are_learned_together(tmp_path: Path, library: Library) -> None:

@@ -180,10 +180,13 @@ def replicas(recipe: Recipe, facts: Facts, load: Workload | None = None) -> dict
             fixed[name] = ReplicaChoice(False, "its set of rows is limited")
         elif settings.frozen or settings.rows is not None:
             fixed[name] = ReplicaChoice(False, "its rows come from a file")
-    train = open_part(recipe, schema, "train")
-    assert train is not None
-    all_counted = load.steps < facts.batches // workers
-    samples = load.steps * load.batch_size * workers if all_counted else train.num_rows()
+    samples: int | None = load.steps * load.batch_size * workers
+    if recipe.sections.data.stream is not None:
+        samples = None  # a log goes on after its first events
+    elif load.steps >= facts.batches // workers:
+        train = open_part(recipe, schema, "train")
+        assert train is not None
+        samples = train.num_rows()
     return choose(load, workers, SAMPLES if samples is None else samples, fixed)
 
 

@@ -80,8 +80,7 @@ class Loop:
             run.end_epoch()
             if validation is not None:
                 self._validate(validation)
-            if position.reading.of_stream:
-                snapshots.keep_place()
+            if snapshots.keep_place(position.reading.of_stream):
                 return
             position.epoch_ended()
 

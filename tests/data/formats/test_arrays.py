@@ -50,6 +50,14 @@ def test_columns_of_one_array_of_rows_read_like_separate_ones(kind, frame):
     assert np.array_equal(batch.ids["a"].values, expected.ids["a"].values)
 
 
+def test_masked_columns_of_one_array_of_rows_have_missing_values():
+    rows = np.ma.masked_array(np.array([[1.0, 9.0], [2.0, 9.0], [3.0, 9.0]]), mask=[[0, 0], [1, 0], [0, 0]])
+    schema = Schema([], {"x": Numeric(), "a": Categorical(dim=2)})
+    [batch] = read({"x": rows[:, 0], "a": rows[:, 0]}, schema)
+    assert batch.numeric[:, 0].tolist() == [1, 0, 3]
+    assert np.array_equal(batch.ids["a"].values, hash_ids([1.0, None, 3.0]))
+
+
 def test_views_of_different_lengths_are_an_error():
     rows = np.zeros((10, 2))
     error = error_of(lambda: read({"x": rows[:, 0], "a": rows[:4, 1], "m": M}, SCHEMA))

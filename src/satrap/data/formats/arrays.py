@@ -56,13 +56,15 @@ def _contiguous(columns: Sequence[Any]) -> list[Any]:
     """Return columns; columns of numbers become contiguous arrays.
 
     A column of a two-dimensional array, also inside a DataFrame, is a view whose values lie a row apart. Such
-    columns are copied block by block: one after another, each would read the whole array from memory.
+    columns are copied block by block: one after another, each would read the whole array from memory. Masked
+    arrays stay as they are, because a copy of their values would lose the mask.
     """
     result, views = list(columns), list[tuple[int, npt.NDArray[Any]]]()
     for i, column in enumerate(columns):
         if isinstance(kind := getattr(column, "dtype", None), np.dtype) and kind.kind in "biuf":
             values = np.asarray(column)
-            if values.ndim == 1 and values.strides[0] > values.itemsize:
+            masked = isinstance(column, np.ma.MaskedArray)
+            if not masked and values.ndim == 1 and values.strides[0] > values.itemsize:
                 views.append((i, values))
                 result[i] = np.empty(values.shape, kind)
     for start in range(0, max((len(values) for _, values in views), default=0), _BLOCK):

@@ -126,7 +126,8 @@ class EventStream:
             for name in self._columns
         }
         options = CsvOptions(missing=self.settings.missing)
-        return read(pa.table(columns).slice(0, count), self.schema, csv=options)
+        rows, size = pa.table(columns).slice(0, count), self.settings.batch_size
+        return read(rows, self.schema, csv=options, batch_size=size)
 
     def batches(self, epoch: int = 0, position: Mapping[str, Any] | None = None) -> Iterator[Batch | None]:
         """Yield batches in the order of each partition; None: no events are available now.

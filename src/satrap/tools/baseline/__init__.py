@@ -28,6 +28,7 @@ _NOTHING = -1e30
 """Stands for a missing number while rows are read."""
 
 Matrix = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.float32]
 
 
 def check_baseline() -> None:
@@ -53,10 +54,11 @@ def baseline(recipe: Recipe) -> dict[str, float]:
     check_baseline()
     import lightgbm
 
-    label = recipe.schema().labels[0]
-    features = _inputs(recipe.schema().features)
-    schema = Schema([label], features, salt=recipe.sections.salt)
-    (train, labels), (held, targets) = (_rows(recipe, schema, part) for part in ("train", "validation"))
+    whole = recipe.schema()
+    label, features = whole.labels[0], _inputs(whole.features)
+    schema = Schema([label], features, weight=whole.weight, salt=whole.salt)
+    parts = [_rows(recipe, schema, part) for part in ("train", "validation")]
+    (train, labels, weights), (held, targets, weights_held) = parts
     categories = [i for i, feature in enumerate(features.values()) if isinstance(feature, Categorical)]
     for column in categories:
         known, codes = np.unique(train[:, column], return_inverse=True)
@@ -66,13 +68,14 @@ def baseline(recipe: Recipe) -> dict[str, float]:
     model = lightgbm.train(
         _objective(label, labels)
         | {"verbosity": -1, "num_threads": 1, "seed": recipe.sections.training.seed},
-        lightgbm.Dataset(train, labels, categorical_feature=categories),
+        lightgbm.Dataset(train, labels, weight=weights, categorical_feature=categories),
         ROUNDS,
-        valid_sets=[lightgbm.Dataset(held, targets)],
+        valid_sets=[lightgbm.Dataset(held, targets, weight=weights_held)],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     metrics, predictions = Metrics([label]), np.asarray(model.predict(held), np.float32)
-    metrics.update(targets[:, None].astype(np.float32), predictions.reshape(len(held), -1))
+    targets = targets[:, None].astype(np.float32)
+    metrics.update(targets, predictions.reshape(len(held), -1), weights=weights_held)
     values = metrics.compute()
     return {name: float(f"{values[name]:.5g}") for name in METRICS[label.kind] if np.isfinite(values[name])}
 
@@ -101,23 +104,29 @@ def _inputs(features: Any) -> dict[str, Feature]:
     return inputs
 
 
-def _rows(recipe: Recipe, schema: Schema, part: str) -> tuple[Matrix, Matrix]:
-    """Return the inputs of a part of the rows, float64[n, features], and their labels, float64[n]."""
+def _rows(recipe: Recipe, schema: Schema, part: str) -> tuple[Matrix, Matrix, Weights | None]:
+    """Return the inputs of a part of the rows, float64[n, features], their labels, float64[n], and weights.
+
+    Rows without the label are left out. Without a weight column, the weights are None.
+    """
     rows = open_part(recipe, schema, part)
     if rows is None:
         raise ConfigError(f"--baseline needs {part} rows", fix="set data.split, or omit --baseline")
-    parts, labels, size = list[Matrix](), list[Matrix](), 0
+    parts, labels, weights, size = list[Matrix](), list[Matrix](), list[Weights](), 0
     for batch in rows.with_options(shuffle=False):
         assert batch.labels is not None
+        known = np.ones(batch.size, np.bool_) if batch.label_mask is None else batch.label_mask[:, 0] > 0
         numbers = np.empty((batch.size, 0)) if batch.numeric is None else batch.numeric
         columns: dict[str, Any] = {name: numbers[:, at.start] for name, at in schema.numeric_columns.items()}
         # The upper bits of an id, which float64 holds exactly, are as unique as the whole id.
         columns |= {name: ids.values >> np.uint64(11) for name, ids in batch.ids.items()}
-        parts.append(np.stack([columns[name] for name in schema.features], 1).astype(np.float64))
-        labels.append(batch.labels[:, 0].astype(np.float64))
-        size += batch.size
+        parts.append(np.stack([columns[name] for name in schema.features], 1).astype(np.float64)[known])
+        labels.append(batch.labels[known, 0].astype(np.float64))
+        if batch.weights is not None:
+            weights.append(batch.weights[known])
+        size += len(labels[-1])
         if size >= MOST_ROWS:
             break
     matrix = np.concatenate(parts)
     matrix[matrix == np.float64(np.float32(_NOTHING))] = np.nan
-    return matrix, np.concatenate(labels)
+    return matrix, np.concatenate(labels), np.concatenate(weights) if weights else None

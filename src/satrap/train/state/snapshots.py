@@ -210,11 +210,17 @@ class Snapshots:
         self._publisher.publish_beside()
         self._writer.save(delta=self._as_delta())
 
-    def keep_place(self) -> None:
-        """Save at the end of a stream, so that the run can resume with later events."""
-        if self._writer is not None:
+    def keep_place(self, of_stream: bool) -> bool:
+        """Save at the end of a stream, so that the run can resume with later events.
+
+        `of_stream`: whether this worker had events of a stream. Returns whether any worker had.
+        """
+        if self._plan is not None or not self._state.steps_alone:  # else, workers end their epochs apart
+            of_stream = self.any_worker(of_stream)
+        if of_stream and self._writer is not None:
             self._writer.wait()
             self.save()
+        return of_stream
 
     def wait_for_snapshot(self) -> None:
         """If all ranks are writing a snapshot, wait: they can write only one at a time."""
