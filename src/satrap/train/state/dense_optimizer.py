@@ -77,7 +77,7 @@ def rebuilt(saved: Mapping[str, Any] | None) -> MakeOptimizer | None:
     """Return what makes the optimizer that `described` describes; None if that is unknown.
 
     Raises:
-        ValueError, KeyError, TypeError: the description is invalid.
+        ValueError, KeyError, TypeError, IndexError: the description is invalid.
     """
     if saved is None or saved["arguments"] is None:
         return None
@@ -87,5 +87,5 @@ def rebuilt(saved: Mapping[str, Any] | None) -> MakeOptimizer | None:
     arguments: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in saved["arguments"].items()
     }
-    inspect.signature(kind).bind([], **arguments)
+    kind([nn.Parameter(torch.zeros(1))], **arguments)  # it checks its arguments
     return partial(kind, **arguments)
