@@ -182,7 +182,7 @@ def replicas(recipe: Recipe, facts: Facts, load: Workload | None = None) -> dict
             fixed[name] = ReplicaChoice(False, "its rows come from a file")
     samples: int | None = load.steps * load.batch_size * workers
     if recipe.sections.data.stream is not None:
-        samples = None  # a log goes on after its first events
+        samples = None  # a log continues after its first events
     elif load.steps >= facts.batches // workers:
         train = open_part(recipe, schema, "train")
         assert train is not None
