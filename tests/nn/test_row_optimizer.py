@@ -99,7 +99,7 @@ def test_gradients_of_several_batches_are_one_step() -> None:
     pair.embeddings.close()
 
 
-def test_a_step_with_several_batches_is_no_use_of_a_row() -> None:
+def test_a_step_with_several_batches_does_not_use_rows() -> None:
     """An id gets its row in the third forward pass, as if each batch had its own step."""
     embeddings = EmbeddingCollection(
         {"user": satrap.Categorical(dim=4)}, store=StoreConfig(admission=Admission(min_count=3))

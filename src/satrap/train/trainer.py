@@ -293,7 +293,7 @@ class Trainer:
         """Return the predictions of all samples, float32[samples, `schema.outputs`], in the data's order.
 
         Probabilities for binary labels and classes, numbers for regression labels; float64 if there is one.
-        With `stream`, a generator of one such array per batch. With `shuffle`, the order is that of epoch 0.
+        With `stream`, a generator of one such array per batch. With `shuffle`, in the order of epoch 0.
         """
         return self.predictor.predict(data, stream=True) if stream else self.predictor.predict(data)
 

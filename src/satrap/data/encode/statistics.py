@@ -159,8 +159,8 @@ def _same_counts(name: str, feature: Numeric, schema: Schema, known: Schema) -> 
     """Return whether the counts of a feature, if it has some, are of the same ids, folds and label."""
     if not feature.of_ids or feature.mean_label is None:
         return not feature.of_ids or schema.salt == known.salt
-    counts, wanted = known.numeric[name].counts, feature.mean_label.label
-    targets = [_target(binary_label(name, wanted, each.labels)) for each in (schema, known)]
+    counts, label = known.numeric[name].counts, feature.mean_label.label
+    targets = [_target(binary_label(name, label, each.labels)) for each in (schema, known)]
     same_folds = counts is not None and counts.folds_by in (0, FoldColumns(schema).digest)
     return schema.salt == known.salt and targets[0] == targets[1] and same_folds
 

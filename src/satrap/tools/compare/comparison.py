@@ -212,7 +212,7 @@ def _of_label(
     if label.implicit or len(truth) < 2:
         return
     rows = counted(len(truth), "row")
-    if label.kind == "binary" and 2 <= (truth == 1).sum() <= len(truth) - 2:  # else there is no variance
+    if label.kind == "binary" and 2 <= (truth == 1).sum() <= len(truth) - 2:  # one row has no variance
         difference = delong(truth == 1, *(of_model[:, 0] for of_model in scores))
         yield PairedTest(f"{prefix}AUC", difference, f"DeLong, {rows}")
     losses = [_losses(label, truth, of_model) for of_model in scores]
