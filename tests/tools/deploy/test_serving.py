@@ -106,7 +106,7 @@ def test_the_command_is_one_that_satrap_knows(recipe: Path) -> None:
     assert container["command"][:3] == ["satrap", "serve", "/srv/satrap/run/run"]
     done = CliRunner().invoke(serve, container["command"][2:])
     assert isinstance(done.exception, ConfigError)
-    assert "recipe.yaml is missing" in str(done.exception)
+    assert "it does not exist" in str(done.exception)
     wrong = CliRunner().invoke(serve, [*container["command"][2:], "--drian", "1"])
     assert wrong.exit_code == 2
 
