@@ -115,6 +115,8 @@ def test_what_the_recipe_does_not_allow_is_refused_and_the_run_goes_on(
     tmp_path: Path, setting: list[str], number: int, why: str
 ) -> None:
     with Run(tmp_path, "cluster.exchange=servers", *setting, base=[], text=TEXT, rows=frame(20_000)) as run:
-        assert eventually(lambda: why in satrap("workers", run.folder, number).err)  # once it accepts requests
+        assert eventually(
+            lambda: why in satrap("workers", run.folder, number).err
+        )  # once it accepts requests
         run.ended()
     assert not (run.folder / "workers.json").exists()

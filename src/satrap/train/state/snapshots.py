@@ -216,6 +216,7 @@ class Snapshots:
         `of_stream`: whether this worker had events of a stream. Returns whether any worker had.
         """
         if self._plan is not None or not self._state.steps_alone:  # else, workers end their epochs apart
+            self._workers.meet("end of an epoch")  # one may still evaluate; a barrier has no deadline
             of_stream = self.any_worker(of_stream)
         if of_stream and self._writer is not None:
             self._writer.wait()
