@@ -58,6 +58,7 @@ class Columns:
         return (values.astype(float) >= (self._label.threshold or 0.5)).to_numpy(int)
 
 
+Rows = tuple[pd.DataFrame, pd.DataFrame]
 Scores = dict[str, float]
 """`auc` of the test rows, and `validation_auc` if the model has seen the recipe's validation rows."""
 
@@ -123,6 +124,11 @@ ROUNDS, PATIENCE = 1000, 50
 """Most trees, and the trees without improvement on validation rows that end a training."""
 
 
+def _scores(columns: Columns, model: Any, test: Rows, valid: Rows) -> Scores:
+    """Return the AUC of the test rows and of the validation rows: frames, and a model's inputs of them."""
+    return {"auc": _auc(columns, model, *test), "validation_auc": _auc(columns, model, *valid)}
+
+
 def installed(kind: str) -> bool:
     """Whether the library of a kind of trees is installed; satrap does not need it."""
     return find_spec(kind) is not None
@@ -146,8 +152,7 @@ def lightgbm(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> 
     model = library.LGBMClassifier(n_estimators=ROUNDS, random_state=seed, n_jobs=1, verbosity=-1)
     stop = library.early_stopping(PATIENCE, verbose=False)
     model.fit(fit, columns.target(train), eval_set=[(held, columns.target(valid))], callbacks=[stop])
-    aucs = [_auc(columns, model, *part) for part in ((test, unseen), (valid, held))]
-    return dict(zip(("auc", "validation_auc"), aucs, strict=True))
+    return _scores(columns, model, (test, unseen), (valid, held))
 
 
 def catboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> Scores:
@@ -170,8 +175,7 @@ def catboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> 
         eval_set=(held, columns.target(valid)),
         early_stopping_rounds=PATIENCE,
     )
-    aucs = [_auc(columns, model, *part) for part in ((test, unseen), (valid, held))]
-    return dict(zip(("auc", "validation_auc"), aucs, strict=True))
+    return _scores(columns, model, (test, unseen), (valid, held))
 
 
 def xgboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> Scores:
@@ -187,5 +191,4 @@ def xgboost(columns: Columns, train: Any, valid: Any, test: Any, seed: int) -> S
         early_stopping_rounds=PATIENCE,
     )
     model.fit(fit, columns.target(train), eval_set=[(held, columns.target(valid))], verbose=False)
-    aucs = [_auc(columns, model, *part) for part in ((test, unseen), (valid, held))]
-    return dict(zip(("auc", "validation_auc"), aucs, strict=True))
+    return _scores(columns, model, (test, unseen), (valid, held))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +130,11 @@ def seeded_by(batch: Batch, key: str, *seeds: int) -> np.random.Generator:
     return np.random.default_rng(
         [*(seed % (1 << 64) for seed in seeds), zlib.crc32(batch.ids[key].values.tobytes())]
     )
+
+
+def of_all_workers(data: Any) -> Any:
+    """Return a data set with the rows of all workers, if it can be divided among workers."""
+    return data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
 
 
 def counted_rows(data: Dataset, features: Iterable[str]) -> Dataset:

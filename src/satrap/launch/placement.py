@@ -19,7 +19,6 @@ from satrap.config.checks.tables import kept, memory_of
 from satrap.config.keys.sections import Sections
 from satrap.errors import ConfigError, DataError
 from satrap.exchange.collective import Placement
-from satrap.exchange.collective.placement import PLACEMENTS
 from satrap.exchange.wire.formats import CODES
 from satrap.launch.build import pools, store_of, tables_for, wire_of
 from satrap.launch.datasets import open_part
@@ -96,7 +95,7 @@ def plan(recipe: Recipe, facts: Facts = Facts(), *, notice: Callable[[str], None
         load if topology.evicts else _within_budgets(load, tables, bounds, topology),
         topology,
         pooled=pools(recipe),
-        fixed=dict.fromkeys(spread, PLACEMENTS[0]) | recipe.sections.cluster.placements,
+        fixed=dict.fromkeys(spread, "row_wise") | recipe.sections.cluster.placements,
     )
 
 
@@ -113,12 +112,12 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
     if not recipe.schema().categorical:
         return Placement()
     if cluster.placement != "auto" and not may_replicate(sections, sections.shares):
-        return Placement(cluster.placement or PLACEMENTS[0], cluster.placements)
+        return Placement(cluster.placement or "row_wise", cluster.placements)
     file = folder.placement_file
     saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     key = {"exchange": cluster.exchange, "workers": sections.shares, "placements": cluster.placements}
     if {"exchange": "collective"} | saved == saved | key:
-        return Placement(PLACEMENTS[0], saved["tables"], saved["owners"])
+        return Placement("row_wise", saved["tables"], saved["owners"])
     snapshots = folder.snapshots(recipe)
     facts = Facts(run=None if Series(snapshots).latest() is None else snapshots)
     owners: dict[str, int] = {}
@@ -135,12 +134,12 @@ def placement_of(recipe: Recipe, folder: RunFolder, notice: Callable[[str], None
             choices = replicas(recipe, facts)
         except DataError as error:  # too few rows to count ids
             notice(f"shards hold all tables: {error.what}")
-            return Placement(PLACEMENTS[0], cluster.placements)
-        chosen = {name: PLACEMENTS[2 * choice.replicated] for name, choice in choices.items()}
+            return Placement("row_wise", cluster.placements)
+        chosen = {name: "replicated" if choice.replicated else "row_wise" for name, choice in choices.items()}
         summary = described(choices)
     notice(f"placement of tables (for details: satrap plan): {summary}")
     write_whole(file, json.dumps(key | {"tables": chosen, "owners": owners}, indent=2) + "\n")
-    return Placement(PLACEMENTS[0], chosen, owners)
+    return Placement("row_wise", chosen, owners)
 
 
 def may_replicate(sections: Sections, workers: int) -> bool:

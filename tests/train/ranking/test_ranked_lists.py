@@ -33,13 +33,19 @@ def test_given_items_are_ranked_alone_and_items_that_are_not_among_them_are_not_
     trainer.close()
 
 
-def test_a_saved_model_ranks_the_items_that_it_is_given(tmp_path: Path) -> None:
+def saved(folder: Path, exclude: str) -> tuple[satrap.Schema, dict[str, float]]:
+    """Train and save a model; return its schema and its metrics of the test rows."""
     schema = schema_of("user")
-    trainer = trainer_of(schema, Ranking(at=AT, among="items", exclude="history"))
+    trainer = trainer_of(schema, Ranking(at=AT, among="items", exclude=exclude))
     trainer.fit(read(TRAIN, schema))
     found = trainer.evaluate(read(TEST, schema))
-    trainer.save(str(tmp_path))
+    trainer.save(str(folder))
     trainer.close()
+    return schema, found
+
+
+def test_a_saved_model_ranks_the_items_that_it_is_given(tmp_path: Path) -> None:
+    schema, found = saved(tmp_path, "history")
     predictor = Predictor.load(str(tmp_path))
     with pytest.raises(ConfigError, match="items to rank are unknown"):
         predictor.evaluate(read(TEST, schema))
@@ -52,12 +58,7 @@ def test_a_saved_model_ranks_the_items_that_it_is_given(tmp_path: Path) -> None:
 
 
 def test_a_saved_model_is_given_the_rows_that_users_have_seen(tmp_path: Path) -> None:
-    schema = schema_of("user")
-    trainer = trainer_of(schema, Ranking(at=AT, among="items", exclude="user"))
-    trainer.fit(read(TRAIN, schema))
-    found = trainer.evaluate(read(TEST, schema))
-    trainer.save(str(tmp_path))
-    trainer.close()
+    schema, found = saved(tmp_path, "user")
     with closing(Predictor.load(str(tmp_path))) as predictor:
         predictor.lists.rank_among(read(pd.concat([TRAIN, TEST]), schema))
         with pytest.raises(ConfigError, match="items that users have seen are unknown"):

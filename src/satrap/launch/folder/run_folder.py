@@ -49,6 +49,16 @@ OWN = (
 """Files and folders that a run writes in its folder."""
 
 
+def no_run(path: str | Path, missing: str = "recipe.yaml") -> ConfigError:
+    """Return the error for a folder of a run that does not exist, or lacks a file."""
+    problem = f"{missing} is missing" if Path(path).exists() else "it does not exist"
+    return ConfigError(
+        f"not a run folder: {problem}",
+        where=str(path),
+        fix="give the folder that satrap train printed at its end",
+    )
+
+
 class RunFolder:
     """One run on disk; `claim` makes a new folder, `open` checks that it holds a run."""
 
@@ -159,12 +169,7 @@ class RunFolder:
             return folder
         missing = [file for file in (folder.recipe_file, folder.model) if not file.exists()]
         if missing and not (missing == [folder.model] and folder._left_something()):
-            problem = f"{missing[0].name} is missing" if folder.path.exists() else "it does not exist"
-            raise ConfigError(
-                f"not a run folder: {problem}",
-                where=str(path),
-                fix="give the folder that satrap train printed at its end",
-            )
+            raise no_run(path, missing[0].name)
         return folder
 
     def _left_something(self) -> bool:

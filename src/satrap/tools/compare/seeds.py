@@ -10,7 +10,7 @@ from pathlib import Path
 
 from satrap.config import Recipe
 from satrap.errors import ConfigError
-from satrap.launch.folder.run_folder import RUNS, RunFolder
+from satrap.launch.folder.run_folder import RUNS, RunFolder, no_run
 
 PREFIX = "seed-"
 """Start of the name of the folder of a seed."""
@@ -58,11 +58,7 @@ def runs_of(path: str, most: int | None = None) -> dict[int, RunFolder]:
     runs = [RunFolder(inside) for inside in Path(path).glob(f"{PREFIX}*")]
     runs = [run for run in runs or [RunFolder(Path(path))] if run.recipe_file.exists()]
     if not runs:
-        raise ConfigError(
-            "not a run folder: recipe.yaml is missing",
-            where=path,
-            fix="give a folder that satrap train printed at its end, with or without --seeds",
-        )
+        raise no_run(path)
     by_seed = {run.recipe().sections.training.seed: run for run in runs}
     if most is not None and len(by_seed) < most:
         raise ConfigError(

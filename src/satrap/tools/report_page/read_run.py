@@ -14,7 +14,7 @@ from satrap.config.source import read
 from satrap.dense import DENSE_TABLE
 from satrap.errors import CheckpointError, ConfigError, DataError, StoreError
 from satrap.launch.datasets import open_part
-from satrap.launch.folder.run_folder import RunFolder
+from satrap.launch.folder.run_folder import RunFolder, no_run
 from satrap.launch.scoring import load_predictor
 from satrap.settings.training import RESERVED
 from satrap.tools.report_page import RunReport, Scores, TableSize
@@ -38,11 +38,7 @@ def report(path: str, *, score: bool = True, notice: Told = lambda _: None) -> R
     """
     folder = RunFolder(Path(path))
     if not folder.recipe_file.exists():
-        raise ConfigError(
-            f"not a run folder: {folder.recipe_file.name} is missing",
-            where=path,
-            fix="give the folder that satrap train printed at its end",
-        )
+        raise no_run(path)
     missing: list[str] = []
     history = read_lines(folder.history_file)
     series = curves(history)

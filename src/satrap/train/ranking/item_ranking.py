@@ -13,7 +13,7 @@ from torch import Tensor
 from satrap.batch import Batch, EmbeddedBatch, Jagged
 from satrap.data import Dataset
 from satrap.data.batch_rows import slice_rows, take_jagged, take_rows
-from satrap.data.catalogue import Catalogue
+from satrap.data.catalogue import Catalogue, of_all_workers
 from satrap.errors import ConfigError, DataError
 from satrap.metrics.reservoir import mix
 from satrap.pairs import TrainedEvents, check_ids_of_items, key_of_items
@@ -77,9 +77,8 @@ def items_of(data: Any, whole: Schema, part: Schema, events: TrainedEvents | Non
     if isinstance(data, Dataset):
         read = part.replace({name: whole.features[name] for name in (events.items if events else ())})
         return Catalogue.of(data.with_options(schema=read), tuple(part.features), events)
-    rows = data.with_options(worker=0, workers=1) if hasattr(data, "with_options") else data
     key, items = key_of_items(part, part.features), None
-    for batch in rows.batches():
+    for batch in of_all_workers(data).batches():
         ids, first, counts = np.unique(batch.ids[key].values, return_index=True, return_counts=True)
         known = ids != MISSING_ID
         rows_of_items = take_rows(features_of(batch, whole, part), first[known])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from satrap.batch import Batch, Ids, Jagged
 from satrap.data import Dataset
 from satrap.data.batch_rows import take_jagged
-from satrap.data.catalogue import counted_rows, positive
+from satrap.data.catalogue import counted_rows, of_all_workers, positive
 from satrap.pairs import TrainedEvents
 from satrap.schema import MISSING_ID
 
@@ -72,10 +72,8 @@ def _pairs(data: Any, by: str, key: str, events: TrainedEvents | None) -> Iterat
         if events is not None:
             [history] = [name for name, item in events.items.items() if item == key]
         data = counted_rows(data, dict.fromkeys((by, key, *([history] if history else ()))))
-    elif hasattr(data, "with_options"):
-        data = data.with_options(worker=0, workers=1)
     batch: Batch
-    for batch in positive(data.batches(), key):
+    for batch in positive(of_all_workers(data).batches(), key):
         users, items = batch.ids[by].values, batch.ids[key].values
         if history is not None:
             past = batch.ids[history]

@@ -31,7 +31,7 @@ class DenseOptimizer:
         make: makes the optimizer from the list of parameters.
 
     Attributes:
-        description: `described` of the optimizer; None: none was made yet.
+        description: `described` of the optimizer; empty: none was made yet.
 
     Raises:
         ConfigError: `make` takes other arguments, or returns another type; raised by the call.
